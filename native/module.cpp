@@ -1,0 +1,234 @@
+// Python bindings: tensors cross as DLPack, everything else as plain values. Callers in Python have validated shapes,
+// dtypes and ranges; what is checked again here is what would otherwise read or write out of bounds.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "fpenv.hpp"
+#include "log.hpp"
+#include "run.hpp"
+#include "traps.hpp"
+
+namespace nb = nanobind;
+using steadysum::DType;
+
+namespace {
+
+using Array = nb::ndarray<nb::device::cpu>;
+using FloatVector = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using IndexVector = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const char* what) {
+    if (!holds) throw std::invalid_argument(std::string("native call: ") + what);
+}
+
+DType dtype_of(const Array& a) {
+    const nb::dlpack::dtype d = a.dtype();
+    if (d == nb::dtype<float>()) return DType::f32;
+    require(d.bits == 16 && d.lanes == 1, "operands must be float32, bfloat16 or float16");
+    if (d.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat)) return DType::bf16;
+    require(d.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), "operands must be float32, bfloat16 or float16");
+    return DType::f16;
+}
+
+steadysum::Matrix matrix(const Array& a) {
+    require(a.ndim() == 2, "input and weight must be matrices");
+    return {a.data(), dtype_of(a), static_cast<std::int64_t>(a.shape(0)), static_cast<std::int64_t>(a.shape(1)),
+            a.stride(0), a.stride(1)};
+}
+
+float* output(const std::optional<FloatVector>& a, std::int64_t size, const char* what) {
+    if (!a) return nullptr;
+    require(static_cast<std::int64_t>(a->shape(0)) == size, what);
+    return a->data();
+}
+
+// A problem together with the arrays that it points into.
+class Call {
+   public:
+    Call(Array input, Array weight, std::optional<Array> bias, float scale, std::optional<float> softcap,
+         std::optional<FloatVector> temperature, std::int64_t valid_vocab, FloatVector max, FloatVector sum_exp,
+         std::optional<IndexVector> target, std::optional<FloatVector> target_logit,
+         std::optional<FloatVector> weighted_sum, std::optional<FloatMatrix> logits)
+        : input_(std::move(input)), weight_(std::move(weight)), bias_(std::move(bias)),
+          temperature_(std::move(temperature)), max_(std::move(max)), sum_exp_(std::move(sum_exp)),
+          target_(std::move(target)), target_logit_(std::move(target_logit)), weighted_sum_(std::move(weighted_sum)),
+          logits_(std::move(logits)) {
+        problem.input = matrix(input_);
+        problem.weight = matrix(weight_);
+        const std::int64_t rows = problem.rows();
+        const std::int64_t vocabulary = problem.vocabulary();
+        require(problem.input.columns == problem.weight.columns, "input and weight differ in H");
+        require(problem.input.dtype == problem.weight.dtype, "input and weight differ in dtype");
+        require(vocabulary > 0, "weight has no rows");
+        require(valid_vocab > 0 && valid_vocab <= vocabulary, "valid_vocab must be in 1..V");
+        problem.valid_columns = valid_vocab;
+        if (bias_) {
+            require(bias_->ndim() == 1 && static_cast<std::int64_t>(bias_->shape(0)) == vocabulary, "bias must be [V]");
+            problem.epilogue.bias = {bias_->data(), dtype_of(*bias_), vocabulary, bias_->stride(0)};
+        }
+        problem.epilogue.scale = scale;
+        problem.epilogue.softcap = softcap.value_or(0.0F);
+        if (temperature_) {
+            const auto size = static_cast<std::int64_t>(temperature_->shape(0));
+            require(size == 1 || size == rows, "temperature must be [1] or [N]");
+            problem.epilogue.temperature = temperature_->data();
+            problem.epilogue.temperature_per_row = size == rows && size != 1;
+        }
+        problem.max = output(max_, rows, "max must be [N]");
+        problem.sum_exp = output(sum_exp_, rows, "sum_exp must be [N]");
+        problem.weighted_sum = output(weighted_sum_, rows, "weighted_sum must be [N]");
+        require(target_.has_value() == target_logit_.has_value(), "target and target_logit go together");
+        if (target_) {
+            require(static_cast<std::int64_t>(target_->shape(0)) == rows, "target must be [N]");
+            for (std::int64_t i = 0; i < rows; ++i) {
+                const std::int64_t t = target_->data()[i];
+                require(t >= 0 && t < valid_vocab, "target out of range");
+            }
+            problem.target = target_->data();
+            problem.target_logit = output(target_logit_, rows, "target_logit must be [N]");
+        }
+        if (logits_) {
+            require(static_cast<std::int64_t>(logits_->shape(0)) == rows &&
+                        static_cast<std::int64_t>(logits_->shape(1)) == vocabulary,
+                    "logits must be [N, V]");
+            problem.logits = logits_->data();
+        }
+    }
+
+    steadysum::Problem problem;
+
+   private:
+    Array input_;
+    Array weight_;
+    std::optional<Array> bias_;
+    std::optional<FloatVector> temperature_;
+    std::optional<FloatVector> max_;
+    std::optional<FloatVector> sum_exp_;
+    std::optional<IndexVector> target_;
+    std::optional<FloatVector> target_logit_;
+    std::optional<FloatVector> weighted_sum_;
+    std::optional<FloatMatrix> logits_;
+};
+
+void run(const std::vector<Call*>& calls, int threads) {
+    require(threads >= 1, "threads must be at least 1");
+    std::vector<steadysum::Problem> problems;
+    problems.reserve(calls.size());
+    for (const Call* c : calls) problems.push_back(c->problem);
+    const nb::gil_scoped_release released;
+    steadysum::run(problems, threads);
+}
+
+std::int64_t common_size(std::initializer_list<const FloatVector*> arrays) {
+    const auto size = static_cast<std::int64_t>((*arrays.begin())->shape(0));
+    for (const FloatVector* a : arrays) require(static_cast<std::int64_t>(a->shape(0)) == size, "arrays differ in size");
+    return size;
+}
+
+void merge(const FloatVector& max1, const FloatVector& sum1, const FloatVector& max2, const FloatVector& sum2,
+           const FloatVector& max, const FloatVector& sum) {
+    const std::int64_t size = common_size({&max1, &sum1, &max2, &sum2, &max, &sum});
+    const steadysum::DefaultFloatEnvironment environment;
+    steadysum::current_kernel().merge({max1.data(), sum1.data(), nullptr}, {max2.data(), sum2.data(), nullptr},
+                                      {max.data(), sum.data(), nullptr}, size);
+}
+
+void merge_weighted(const FloatVector& max1, const FloatVector& sum1, const FloatVector& weighted1,
+                    const FloatVector& max2, const FloatVector& sum2, const FloatVector& weighted2,
+                    const FloatVector& max, const FloatVector& sum, const FloatVector& weighted) {
+    const std::int64_t size =
+        common_size({&max1, &sum1, &weighted1, &max2, &sum2, &weighted2, &max, &sum, &weighted});
+    const steadysum::DefaultFloatEnvironment environment;
+    steadysum::current_kernel().merge({max1.data(), sum1.data(), weighted1.data()},
+                                      {max2.data(), sum2.data(), weighted2.data()},
+                                      {max.data(), sum.data(), weighted.data()}, size);
+}
+
+void exp_array(const FloatVector& x, const FloatVector& out) {
+    const std::int64_t size = common_size({&x, &out});
+    const steadysum::DefaultFloatEnvironment environment;
+    steadysum::current_kernel().exp(x.data(), out.data(), size);
+}
+void tanh_array(const FloatVector& x, const FloatVector& out) {
+    const std::int64_t size = common_size({&x, &out});
+    const steadysum::DefaultFloatEnvironment environment;
+    steadysum::current_kernel().tanh(x.data(), out.data(), size);
+}
+void log_array(const FloatVector& x, const FloatVector& out) {
+    const std::int64_t size = common_size({&x, &out});
+    const steadysum::DefaultFloatEnvironment environment;
+    for (std::int64_t i = 0; i < size; ++i) out.data()[i] = steadysum::log(x.data()[i]);
+}
+
+// The log-probability of the target, -(log s - (z - m)): the large common offset cancels before the logarithm joins.
+void logprob(const FloatVector& target_logit, const FloatVector& max, const FloatVector& sum_exp,
+             const FloatVector& out) {
+    const std::int64_t size = common_size({&target_logit, &max, &sum_exp, &out});
+    const steadysum::DefaultFloatEnvironment environment;
+    for (std::int64_t i = 0; i < size; ++i) {
+        const float log_sum = steadysum::log(sum_exp.data()[i]);
+        out.data()[i] = -(log_sum - (target_logit.data()[i] - max.data()[i]));
+        if (steadysum::armed(steadysum::Trap::loss_as_difference))
+            out.data()[i] = -((max.data()[i] + log_sum) - target_logit.data()[i]);
+    }
+}
+
+void softmax(const FloatMatrix& logits, const FloatVector& max, const FloatVector& sum_exp, int threads) {
+    const auto rows = static_cast<std::int64_t>(logits.shape(0));
+    require(common_size({&max, &sum_exp}) == rows, "max and sum_exp must be [R]");
+    float* z = logits.data();
+    const nb::gil_scoped_release released;
+    steadysum::run_softmax(z, rows, static_cast<std::int64_t>(logits.shape(1)), max.data(), sum_exp.data(), threads);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.attr("__version__") = STEADYSUM_VERSION;
+    m.def("isa", [] { return std::string(steadysum::current_kernel().isa); });
+    m.def("runnable_isas", [] {
+        std::vector<std::string> names;
+        for (const steadysum::TileKernel* k : steadysum::runnable_kernels()) names.emplace_back(k->isa);
+        return names;
+    });
+    m.def("set_isa", &steadysum::choose_kernel, nb::arg("name"));
+    m.def("cpu_features", [] {
+        nb::dict features;
+        for (const auto& [name, present] : steadysum::cpu_features()) features[name.c_str()] = present;
+        return features;
+    });
+    nb::class_<Call>(m, "Call")
+        .def(nb::init<Array, Array, std::optional<Array>, float, std::optional<float>, std::optional<FloatVector>,
+                      std::int64_t, FloatVector, FloatVector, std::optional<IndexVector>, std::optional<FloatVector>,
+                      std::optional<FloatVector>, std::optional<FloatMatrix>>(),
+             nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0F,
+             nb::arg("softcap").none() = nb::none(), nb::arg("temperature").none() = nb::none(), nb::arg("valid_vocab"),
+             nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
+             nb::arg("target_logit").none() = nb::none(), nb::arg("weighted_sum").none() = nb::none(),
+             nb::arg("logits").none() = nb::none());
+    m.def("run", &run, nb::arg("calls"), nb::arg("threads"));
+    m.def("merge", &merge);
+    m.def("merge_weighted", &merge_weighted);
+    m.def("exp", &exp_array);
+    m.def("tanh", &tanh_array);
+    m.def("log", &log_array);
+    m.def("logprob", &logprob);
+    m.def("softmax_", &softmax);
+#ifdef STEADYSUM_TRAPS
+    m.def("arm", [](int trap) { steadysum::armed_trap = static_cast<steadysum::Trap>(trap); });
+    m.attr("TRAPS") = std::vector<std::string>{"none", "tail_counts_as_zero", "max_starts_at_zero", "bias_once_per_block",
+                                               "masked_tile_is_nan", "strides_ignored", "offsets_in_32_bits",
+                                               "stale_partial", "loss_as_difference"};
+#endif
+}

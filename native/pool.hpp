@@ -1,0 +1,14 @@
+// The kernel's threads. A job is a function that every participant calls once and that takes its share of the work from a
+// common counter, so a job is right with any number of participants, one included.
+#pragma once
+
+#include <functional>
+
+namespace steadysum {
+
+// Runs job(participant) on `threads` participants, the calling thread among them, and returns when all have returned.
+// While another caller's job runs, the calling thread does the whole job alone. Safe in a child after fork: the child
+// starts threads of its own. The job must not throw.
+void run_on_pool(int threads, const std::function<void(int)>& job);
+
+}  // namespace steadysum

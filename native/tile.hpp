@@ -1,0 +1,200 @@
+// One tile, start to end: pack a block of weight, multiply every panel by it, repeat over the reduction index, then take
+// the statistics; and the fold of all tiles' partials.
+#pragma once
+
+#include "few_rows.hpp"
+#include "pack.hpp"
+#include "product.hpp"
+#include "statistics.hpp"
+#include "tile_kernel.hpp"
+
+namespace steadysum::STEADYSUM_ISA {
+
+// Columns of weight packed at a time: 126 x 1 KiB stay in the second-level cache while all panels pass over them.
+// A remainder of up to 14 more is taken along.
+inline constexpr std::int64_t kBlockColumns = 126;
+inline constexpr std::int64_t kBlockColumnsMost = kBlockColumns + 14;
+
+inline void pack_input(const Problem& problem, std::int64_t chunk_begin, std::int64_t chunk_rows, std::int64_t panel_begin,
+                       std::int64_t panel_end, float* panels) {
+    const std::int64_t padded = Grid::ceil_div(chunk_rows, kPanelRows) * kPanelRows;
+    with_element(problem.input.dtype, [&](auto e) {
+        for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
+            for (std::int64_t k = 0; k < problem.depth(); k += kBlock) {
+                const std::int64_t depth = Grid::least(kBlock, problem.depth() - k);
+                const std::int64_t row = panel * kPanelRows;
+                pack_panel<decltype(e)>(problem.input, chunk_begin + row, Grid::least(kPanelRows, chunk_rows - row), k,
+                                        depth, panels + panel_offset(padded, kPanelRows, k, depth, panel));
+            }
+    });
+}
+
+// The columns of a tile, cut into blocks of weight.
+template <typename F>
+inline void for_blocks(std::int64_t columns, std::int64_t at_a_time, std::int64_t at_most, F&& f) {
+    for (std::int64_t c = 0; c < columns;) {
+        const std::int64_t left = columns - c;
+        const std::int64_t width = left <= at_most ? left : at_a_time;
+        f(c, width);
+        c += width;
+    }
+}
+
+inline void multiply_block(const TileTask& task, std::int64_t column, std::int64_t width, std::int64_t k) {
+    const Chunk& chunk = *task.chunk;
+    const std::int64_t depth = Grid::least(kBlock, chunk.problem->depth() - k);
+    pack_weight(chunk.problem->weight, task.span.begin + column, width, k, depth, task.weight_block);
+    for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
+        const float* panel = chunk.panels + panel_offset(chunk.padded_rows, kPanelRows, k, depth, row / kPanelRows);
+        float* logits = task.logits + (row - task.row_begin) * kTileColumns + column * kPanelRows;
+        if (chunk.rows - row <= kLanes)
+            panel_product<1>(panel, task.weight_block, width, depth, k == 0, logits);
+        else
+            panel_product<2>(panel, task.weight_block, width, depth, k == 0, logits);
+    }
+}
+
+inline void multiply(const TileTask& task, std::int64_t columns) {
+    const Chunk& chunk = *task.chunk;
+    const std::int64_t depth = chunk.problem->depth();
+    if (takes_few_rows(chunk.problem->weight, chunk.rows)) {
+        few_rows_product(chunk.problem->weight, chunk.rows, task.span.begin, columns, chunk.panels, chunk.padded_rows,
+                         task.logits);
+        return;
+    }
+    if (task.row_end - task.row_begin <= kPanelRows) {
+        // Few rows: weight is used once, so stream it along its own rows.
+        for_blocks(columns, kNarrowColumns, kNarrowColumns, [&](std::int64_t column, std::int64_t width) {
+            for (std::int64_t k = 0; k == 0 || k < depth; k += kBlock) multiply_block(task, column, width, k);
+        });
+        return;
+    }
+    for (std::int64_t k = 0; k == 0 || k < depth; k += kBlock)  // once even for a depth of 0: logits are zeros then
+        for_blocks(columns, kBlockColumns, kBlockColumnsMost,
+                   [&](std::int64_t column, std::int64_t width) { multiply_block(task, column, width, k); });
+}
+
+// Copies a panel's logits to the caller's rows; columns from `columns` to the tile's end are masked.
+inline void write_logits(const TileTask& task, std::int64_t row, std::int64_t columns, const float* logits) {
+    const Chunk& chunk = *task.chunk;
+    const std::int64_t rows = Grid::least(kPanelRows, chunk.rows - row);
+    for (std::int64_t r = 0; r < rows; ++r) {
+        float* to = chunk.problem->logits + (chunk.row_begin + row + r) * chunk.problem->vocabulary() + task.span.begin;
+        for (std::int64_t c = 0; c < columns; ++c) to[c] = logits[c * kPanelRows + r];
+        for (std::int64_t c = columns; c < task.span.end - task.span.begin; ++c) to[c] = -kInfinity;
+    }
+}
+
+inline void pick_targets(const TileTask& task, std::int64_t row, std::int64_t columns, const float* logits) {
+    const Chunk& chunk = *task.chunk;
+    const std::int64_t rows = Grid::least(kPanelRows, chunk.rows - row);
+    for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t column = chunk.problem->target[chunk.row_begin + row + r] - task.span.begin;
+        if (column >= 0 && column < columns)
+            chunk.problem->target_logit[chunk.row_begin + row + r] = logits[column * kPanelRows + r];
+    }
+}
+
+inline void store_partial(const TileTask& task, std::int64_t row, const Partial& p) {
+    if (armed(Trap::stale_partial) && task.tile == 0) return;
+    const Chunk& chunk = *task.chunk;
+    const std::int64_t at = task.tile * chunk.padded_rows + row;
+    store(chunk.max + at, p.max);
+    store(chunk.sum + at, p.sum);
+    if (chunk.weighted != nullptr) store(chunk.weighted + at, p.weighted);
+}
+
+// The temperatures of the lanes at hand; rows past the end divide by 1.
+inline void load_temperature(const Epilogue& e, std::int64_t row, std::int64_t present, float (&lanes)[kLanes]) {
+    for (std::int64_t r = 0; r < kLanes; ++r)
+        lanes[r] = r < present ? e.temperature[e.temperature_per_row ? row + r : 0] : 1.0F;
+}
+
+inline void compute_tile(const TileTask& task) {
+    const Chunk& chunk = *task.chunk;
+    const Problem& problem = *chunk.problem;
+    const Epilogue& epilogue = problem.epilogue;
+    const std::int64_t width = task.span.end - task.span.begin;
+    std::int64_t columns = problem.valid_columns - task.span.begin;
+    columns = columns < 0 ? 0 : Grid::least(columns, width);
+    multiply(task, columns);
+
+    float bias[kTileColumns];
+    if (epilogue.bias.data != nullptr)
+        for (std::int64_t c = 0; c < columns; ++c) bias[c] = read(epilogue.bias, task.span.begin + c);
+    float temperature[kLanes];
+    TileEpilogue tile_epilogue{epilogue.bias.data != nullptr ? bias : nullptr, epilogue.scale, epilogue.softcap,
+                               epilogue.temperature != nullptr ? temperature : nullptr};
+    if (armed(Trap::bias_once_per_block) && epilogue.bias.data != nullptr) {
+        const float blocks = static_cast<float>(Grid::ceil_div(problem.depth(), kBlock));
+        for (std::int64_t c = 0; c < columns; ++c) bias[c] *= blocks;
+    }
+
+    for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
+        float* logits = task.logits + (row - task.row_begin) * kTileColumns;
+        for (std::int64_t lane = 0; lane < kPanelRows && row + lane < chunk.rows; lane += kLanes) {
+            if (!epilogue.trivial()) {
+                if (epilogue.temperature != nullptr)
+                    load_temperature(epilogue, chunk.row_begin + row + lane,
+                                     Grid::least(kLanes, chunk.rows - row - lane), temperature);
+                apply(tile_epilogue, logits + lane, columns);
+            }
+            std::int64_t summed = columns;
+            if (armed(Trap::tail_counts_as_zero)) {
+                for (std::int64_t c = columns; c < kTileColumns; ++c) store(logits + c * kPanelRows + lane, zero());
+                summed = kTileColumns;
+            }
+            store_partial(task, row + lane,
+                          chunk.weighted != nullptr ? tile_partial<true>(logits + lane, summed)
+                                                    : tile_partial<false>(logits + lane, summed));
+        }
+        if (problem.target != nullptr) pick_targets(task, row, columns, logits);
+        if (problem.logits != nullptr) write_logits(task, row, columns, logits);
+    }
+}
+
+template <bool Weighted>
+inline Partial load_partial(const Chunk& chunk, std::int64_t tile, std::int64_t row) {
+    const std::int64_t at = tile * chunk.padded_rows + row;
+    return {load(chunk.max + at), load(chunk.sum + at), Weighted ? load(chunk.weighted + at) : zero()};
+}
+
+template <bool Weighted>
+inline Partial fold_rows(const Chunk& chunk, const Grid& grid, std::int64_t row) {
+    Partial leaves[kSegments];
+    bool present[kSegments] = {};
+    for (std::int64_t segment = 0; segment < grid.segments(); ++segment) {
+        Partial p = load_partial<Weighted>(chunk, grid.first_tile(segment), row);
+        for (std::int64_t tile = grid.first_tile(segment) + 1; tile < grid.end_tile(segment); ++tile)
+            p = merge<Weighted>(p, load_partial<Weighted>(chunk, tile, row));
+        leaves[segment] = p;
+        present[segment] = true;
+    }
+    for (std::int64_t n = kSegments / 2; n >= 1; n /= 2)
+        for (std::int64_t i = 0; i < n; ++i) {
+            // Leaves are absent from the right only, so a pair is whole, or its left half, or nothing.
+            if (present[2 * i + 1]) leaves[i] = merge<Weighted>(leaves[2 * i], leaves[2 * i + 1]);
+            else leaves[i] = leaves[2 * i];
+            present[i] = present[2 * i];
+        }
+    return leaves[0];
+}
+
+inline void store_some(float* to, Vec value, std::int64_t count) {
+    float lanes[kLanes];
+    store(lanes, value);
+    for (std::int64_t r = 0; r < count; ++r) to[r] = lanes[r];
+}
+
+inline void fold(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, std::int64_t row_end) {
+    const Problem& problem = *chunk.problem;
+    for (std::int64_t row = row_begin; row < row_end; row += kLanes) {
+        const std::int64_t count = Grid::least(kLanes, row_end - row);
+        const Partial p = chunk.weighted != nullptr ? fold_rows<true>(chunk, grid, row) : fold_rows<false>(chunk, grid, row);
+        store_some(problem.max + chunk.row_begin + row, p.max, count);
+        store_some(problem.sum_exp + chunk.row_begin + row, p.sum, count);
+        if (chunk.weighted != nullptr) store_some(problem.weighted_sum + chunk.row_begin + row, p.weighted, count);
+    }
+}
+
+}  // namespace steadysum::STEADYSUM_ISA

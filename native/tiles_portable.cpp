@@ -1,0 +1,23 @@
+// The portable variant of the tile kernel: the vector type, and the templates made of it.
+#define STEADYSUM_ISA isa_portable
+#include "vec_portable.hpp"
+#include "tile.hpp"
+#include "elementwise.hpp"
+
+namespace steadysum {
+
+extern const TileKernel kernel_portable;
+const TileKernel kernel_portable = {
+    "portable",
+    STEADYSUM_ISA::kPanelRows,
+    STEADYSUM_ISA::kBlockColumnsMost * STEADYSUM_ISA::kBlockStride,
+    STEADYSUM_ISA::pack_input,
+    STEADYSUM_ISA::compute_tile,
+    STEADYSUM_ISA::fold,
+    STEADYSUM_ISA::merge_arrays,
+    STEADYSUM_ISA::exp_array,
+    STEADYSUM_ISA::tanh_array,
+    STEADYSUM_ISA::softmax,
+};
+
+}  // namespace steadysum
