@@ -9,7 +9,7 @@
 namespace steadysum::STEADYSUM_ISA {
 
 inline constexpr int kPanelRows = 2 * kLanes;
-// Row stride of a weight block in floats: 17 cache lines, an odd number, so that columns don't share cache sets.
+// Row stride of a weight block in floats: 9 cache lines, an odd number, so that columns don't share cache sets.
 inline constexpr std::int64_t kBlockStride = kBlock + 16;
 
 // How elements of a dtype are read. transposed_load brings kTransposed elements of k from kLanes rows at a time:

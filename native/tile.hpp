@@ -10,7 +10,7 @@
 
 namespace steadysum::STEADYSUM_ISA {
 
-// Columns of weight packed at a time: 126 x 1 KiB stay in the second-level cache while all panels pass over them.
+// Columns of weight packed at a time: 126 x 576 bytes stay in the second-level cache while all panels pass over them.
 // A remainder of up to 14 more is taken along.
 inline constexpr std::int64_t kBlockColumns = 126;
 inline constexpr std::int64_t kBlockColumnsMost = kBlockColumns + 14;
