@@ -18,10 +18,11 @@ std::atomic<const TileKernel*> chosen{nullptr};
 std::vector<std::pair<std::string, bool>> cpu_features() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    return {{"avx2", __builtin_cpu_supports("avx2") != 0},         {"fma", __builtin_cpu_supports("fma") != 0},
-            {"f16c", __builtin_cpu_supports("f16c") != 0},         {"avx512f", __builtin_cpu_supports("avx512f") != 0},
-            {"avx512bw", __builtin_cpu_supports("avx512bw") != 0}, {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
-            {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}};
+    return {
+        {"avx2", __builtin_cpu_supports("avx2") != 0},         {"fma", __builtin_cpu_supports("fma") != 0},
+        {"f16c", __builtin_cpu_supports("f16c") != 0},         {"avx512f", __builtin_cpu_supports("avx512f") != 0},
+        {"avx512bw", __builtin_cpu_supports("avx512bw") != 0}, {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
+        {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}};
 #else
     return {};
 #endif

@@ -3,15 +3,10 @@
 
 #include "functions.hpp"
 #include "partial.hpp"
+#include "some_lanes.hpp"
 #include "tile_kernel.hpp"
 
 namespace steadysum::STEADYSUM_ISA {
-
-inline Vec load_some(const float* from, std::int64_t count) {
-    float lanes[kLanes] = {};
-    for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[i];
-    return load(lanes);
-}
 
 template <typename F>
 inline void map(const float* x, float* out, std::int64_t size, F&& f) {

@@ -1,6 +1,6 @@
-// The product for a handful of rows (decoding). Weight is read once and memory is the bound, so nothing is packed: blocks of
-// weight are transposed in registers, lanes run over vocabulary columns, and each logit is the same chain of fused
-// multiply-adds as in product.hpp.
+// The product for a handful of rows (decoding). Weight is read once and memory is the bound, so nothing is packed:
+// blocks of weight are transposed in registers, lanes run over vocabulary columns, and each logit is the same chain of
+// fused multiply-adds as in product.hpp.
 #pragma once
 
 #include "pack.hpp"
@@ -28,8 +28,9 @@ inline void single_step(const typename E::Stored* const (&source)[kLanes], std::
     for (int r = 0; r < Rows; ++r) sums[r] = fma(set1(panel[k * kPanelRows + r]), load(lanes), sums[r]);
 }
 
-// Short rows end before the hardware prefetcher has caught up with them; up to this size of a vector's rows together, the
-// next ones are fetched while these are used (measured: 16-bit, H = 768, 1.4 times faster; with longer rows it only disturbs).
+// Short rows end before the hardware prefetcher has caught up with them; up to this size of a vector's rows together,
+// the next ones are fetched while these are used (measured: 16-bit, H = 768, 1.4 times faster; with longer rows it only
+// disturbs).
 inline constexpr std::int64_t kPrefetchBytes = 32 << 10;
 
 // Logits of Rows rows for one vector of columns from `column` on (of which `present` exist), over all of k.

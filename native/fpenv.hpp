@@ -1,5 +1,5 @@
-// The floating-point control word: kernel threads compute under the default one (round to nearest, no flush to zero), since
-// flush-to-zero changes logits; the caller's word is restored afterwards.
+// The floating-point control word: kernel threads compute under the default one (round to nearest, no flush to zero),
+// since flush-to-zero changes logits; the caller's word is restored afterwards.
 #pragma once
 
 #include <cfenv>

@@ -7,8 +7,8 @@
 namespace steadysum {
 
 inline constexpr std::int64_t kTileColumns = 512;
-inline constexpr std::int64_t kSegments = 16;   // leaves of the fold's tree
-inline constexpr std::int64_t kBlock = 128;     // length of one chain of fused multiply-adds (docs/bits.md says why)
+inline constexpr std::int64_t kSegments = 16;      // leaves of the fold's tree
+inline constexpr std::int64_t kBlock = 128;        // length of one chain of fused multiply-adds (docs/bits.md says why)
 inline constexpr std::int64_t kAccumulators = 16;  // of a tile's sums
 
 struct TileSpan {

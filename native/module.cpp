@@ -37,13 +37,14 @@ DType dtype_of(const Array& a) {
     if (d == nb::dtype<float>()) return DType::f32;
     require(d.bits == 16 && d.lanes == 1, "operands must be float32, bfloat16 or float16");
     if (d.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat)) return DType::bf16;
-    require(d.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), "operands must be float32, bfloat16 or float16");
+    require(d.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float),
+            "operands must be float32, bfloat16 or float16");
     return DType::f16;
 }
 
 steadysum::Matrix matrix(const Array& a) {
     require(a.ndim() == 2, "input and weight must be matrices");
-    return {a.data(), dtype_of(a), static_cast<std::int64_t>(a.shape(0)), static_cast<std::int64_t>(a.shape(1)),
+    return {a.data(),    dtype_of(a), static_cast<std::int64_t>(a.shape(0)), static_cast<std::int64_t>(a.shape(1)),
             a.stride(0), a.stride(1)};
 }
 
@@ -60,9 +61,15 @@ class Call {
          std::optional<FloatVector> temperature, std::int64_t valid_vocab, FloatVector max, FloatVector sum_exp,
          std::optional<IndexVector> target, std::optional<FloatVector> target_logit,
          std::optional<FloatVector> weighted_sum, std::optional<FloatMatrix> logits)
-        : input_(std::move(input)), weight_(std::move(weight)), bias_(std::move(bias)),
-          temperature_(std::move(temperature)), max_(std::move(max)), sum_exp_(std::move(sum_exp)),
-          target_(std::move(target)), target_logit_(std::move(target_logit)), weighted_sum_(std::move(weighted_sum)),
+        : input_(std::move(input)),
+          weight_(std::move(weight)),
+          bias_(std::move(bias)),
+          temperature_(std::move(temperature)),
+          max_(std::move(max)),
+          sum_exp_(std::move(sum_exp)),
+          target_(std::move(target)),
+          target_logit_(std::move(target_logit)),
+          weighted_sum_(std::move(weighted_sum)),
           logits_(std::move(logits)) {
         problem.input = matrix(input_);
         problem.weight = matrix(weight_);
@@ -132,7 +139,8 @@ void run(const std::vector<Call*>& calls, int threads) {
 
 std::int64_t common_size(std::initializer_list<const FloatVector*> arrays) {
     const auto size = static_cast<std::int64_t>((*arrays.begin())->shape(0));
-    for (const FloatVector* a : arrays) require(static_cast<std::int64_t>(a->shape(0)) == size, "arrays differ in size");
+    for (const FloatVector* a : arrays)
+        require(static_cast<std::int64_t>(a->shape(0)) == size, "arrays differ in size");
     return size;
 }
 
@@ -147,8 +155,7 @@ void merge(const FloatVector& max1, const FloatVector& sum1, const FloatVector& 
 void merge_weighted(const FloatVector& max1, const FloatVector& sum1, const FloatVector& weighted1,
                     const FloatVector& max2, const FloatVector& sum2, const FloatVector& weighted2,
                     const FloatVector& max, const FloatVector& sum, const FloatVector& weighted) {
-    const std::int64_t size =
-        common_size({&max1, &sum1, &weighted1, &max2, &sum2, &weighted2, &max, &sum, &weighted});
+    const std::int64_t size = common_size({&max1, &sum1, &weighted1, &max2, &sum2, &weighted2, &max, &sum, &weighted});
     const steadysum::DefaultFloatEnvironment environment;
     steadysum::current_kernel().merge({max1.data(), sum1.data(), weighted1.data()},
                                       {max2.data(), sum2.data(), weighted2.data()},
@@ -208,15 +215,15 @@ NB_MODULE(_native, m) {
         for (const auto& [name, present] : steadysum::cpu_features()) features[name.c_str()] = present;
         return features;
     });
-    nb::class_<Call>(m, "Call")
-        .def(nb::init<Array, Array, std::optional<Array>, float, std::optional<float>, std::optional<FloatVector>,
-                      std::int64_t, FloatVector, FloatVector, std::optional<IndexVector>, std::optional<FloatVector>,
-                      std::optional<FloatVector>, std::optional<FloatMatrix>>(),
-             nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0F,
-             nb::arg("softcap").none() = nb::none(), nb::arg("temperature").none() = nb::none(), nb::arg("valid_vocab"),
-             nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
-             nb::arg("target_logit").none() = nb::none(), nb::arg("weighted_sum").none() = nb::none(),
-             nb::arg("logits").none() = nb::none());
+    nb::class_<Call>(m, "Call").def(
+        nb::init<Array, Array, std::optional<Array>, float, std::optional<float>, std::optional<FloatVector>,
+                 std::int64_t, FloatVector, FloatVector, std::optional<IndexVector>, std::optional<FloatVector>,
+                 std::optional<FloatVector>, std::optional<FloatMatrix>>(),
+        nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0F,
+        nb::arg("softcap").none() = nb::none(), nb::arg("temperature").none() = nb::none(), nb::arg("valid_vocab"),
+        nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
+        nb::arg("target_logit").none() = nb::none(), nb::arg("weighted_sum").none() = nb::none(),
+        nb::arg("logits").none() = nb::none());
     m.def("run", &run, nb::arg("calls"), nb::arg("threads"));
     m.def("merge", &merge);
     m.def("merge_weighted", &merge_weighted);
@@ -227,8 +234,14 @@ NB_MODULE(_native, m) {
     m.def("softmax_", &softmax);
 #ifdef STEADYSUM_TRAPS
     m.def("arm", [](int trap) { steadysum::armed_trap = static_cast<steadysum::Trap>(trap); });
-    m.attr("TRAPS") = std::vector<std::string>{"none", "tail_counts_as_zero", "max_starts_at_zero", "bias_once_per_block",
-                                               "masked_tile_is_nan", "strides_ignored", "offsets_in_32_bits",
-                                               "stale_partial", "loss_as_difference"};
+    m.attr("TRAPS") = std::vector<std::string>{"none",
+                                               "tail_counts_as_zero",
+                                               "max_starts_at_zero",
+                                               "bias_once_per_block",
+                                               "masked_tile_is_nan",
+                                               "strides_ignored",
+                                               "offsets_in_32_bits",
+                                               "stale_partial",
+                                               "loss_as_difference"};
 #endif
 }

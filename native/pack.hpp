@@ -104,7 +104,8 @@ inline void pack_panel(const Matrix& input, std::int64_t row_begin, std::int64_t
     }
 }
 
-// A block of weight: rows [row_begin, row_begin + rows), columns [k_begin, k_begin + depth), as block[row * kBlockStride + k].
+// A block of weight: rows [row_begin, row_begin + rows), columns [k_begin, k_begin + depth), as block[row *
+// kBlockStride + k].
 template <typename E>
 inline void pack_weight_block(const Matrix& weight, std::int64_t row_begin, std::int64_t rows, std::int64_t k_begin,
                               std::int64_t depth, float* block) {
@@ -127,9 +128,8 @@ inline void pack_weight_block(const Matrix& weight, std::int64_t row_begin, std:
 
 inline void pack_weight(const Matrix& weight, std::int64_t row_begin, std::int64_t rows, std::int64_t k_begin,
                         std::int64_t depth, float* block) {
-    with_element(weight.dtype, [&](auto e) {
-        pack_weight_block<decltype(e)>(weight, row_begin, rows, k_begin, depth, block);
-    });
+    with_element(weight.dtype,
+                 [&](auto e) { pack_weight_block<decltype(e)>(weight, row_begin, rows, k_begin, depth, block); });
 }
 
 inline float read(const Vector& v, std::int64_t i) {

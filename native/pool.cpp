@@ -120,8 +120,8 @@ Pool& pool() {
     return *p;
 }
 
-// torch's CPU operators run on OpenMP threads that keep spinning for some milliseconds after each of them, and would take
-// the cores from a pool of ours for the whole of a small call. Where torch has brought an OpenMP runtime into the
+// torch's CPU operators run on OpenMP threads that keep spinning for some milliseconds after each of them, and would
+// take the cores from a pool of ours for the whole of a small call. Where torch has brought an OpenMP runtime into the
 // process, its threads are shared. OpenMP does not survive a fork: a child takes the pool above.
 using OpenMpParallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 

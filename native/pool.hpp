@@ -1,5 +1,5 @@
-// The kernel's threads. A job is a function that every participant calls once and that takes its share of the work from a
-// common counter, so a job is right with any number of participants, one included.
+// The kernel's threads. A job is a function that every participant calls once and that takes its share of the work from
+// a common counter, so a job is right with any number of participants, one included.
 #pragma once
 
 #include <functional>

@@ -29,9 +29,9 @@ struct Vector {
 
 // What happens to a product before it is a logit: + bias, * scale, softcap, / temperature, in this order.
 struct Epilogue {
-    Vector bias;                       // data == nullptr: none
-    float scale = 1.0F;                // 1: none
-    float softcap = 0.0F;              // 0: none
+    Vector bias;                         // data == nullptr: none
+    float scale = 1.0F;                  // 1: none
+    float softcap = 0.0F;                // 0: none
     const float* temperature = nullptr;  // nullptr: none
     bool temperature_per_row = false;
 
@@ -47,12 +47,12 @@ struct Problem {
     Epilogue epilogue;
     std::int64_t valid_columns = 0;  // columns at and after this one are masked: their logit is -inf
 
-    float* max = nullptr;               // [N]
-    float* sum_exp = nullptr;           // [N]
+    float* max = nullptr;                  // [N]
+    float* sum_exp = nullptr;              // [N]
     const std::int64_t* target = nullptr;  // [N], each in [0, valid_columns)
-    float* target_logit = nullptr;      // [N]
-    float* weighted_sum = nullptr;      // [N]: sum of exp(z - max) (z - max)
-    float* logits = nullptr;            // [N, V]
+    float* target_logit = nullptr;         // [N]
+    float* weighted_sum = nullptr;         // [N]: sum of exp(z - max) (z - max)
+    float* logits = nullptr;               // [N, V]
 
     [[nodiscard]] std::int64_t rows() const { return input.rows; }
     [[nodiscard]] std::int64_t depth() const { return input.columns; }

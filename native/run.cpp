@@ -13,8 +13,8 @@ namespace steadysum {
 namespace {
 
 // Memory bounds of one wave: packed input, and partials.
-constexpr std::int64_t kPackedFloats = std::int64_t{6} << 20;    // 24 MiB
-constexpr std::int64_t kPartialFloats = std::int64_t{4} << 20;   // 16 MiB
+constexpr std::int64_t kPackedFloats = std::int64_t{6} << 20;   // 24 MiB
+constexpr std::int64_t kPartialFloats = std::int64_t{4} << 20;  // 16 MiB
 constexpr std::int64_t kLeastChunkRows = 256;
 // Rows that share one packing of a weight block. More amortise it better, fewer keep a tile's logits in cache.
 constexpr std::int64_t kTaskRows = 512;
@@ -139,7 +139,8 @@ void run_wave(const TileKernel& kernel, std::vector<Unit>& units, int threads, W
         const Part& p = parts[static_cast<std::size_t>(i)];
         const Unit& u = units[static_cast<std::size_t>(p.unit)];
         float* logits = scratch + scratch_floats * participant;
-        kernel.compute_tile({&u.chunk, p.tile, u.grid.tile(p.tile), p.row_begin, p.row_end, logits, logits + logits_floats});
+        kernel.compute_tile(
+            {&u.chunk, p.tile, u.grid.tile(p.tile), p.row_begin, p.row_end, logits, logits + logits_floats});
     });
     share(threads, static_cast<std::int64_t>(folds.size()), [&](std::int64_t i, int) {
         const Rows& r = folds[static_cast<std::size_t>(i)];
@@ -168,7 +169,8 @@ void run(const std::vector<Problem>& problems, int threads) {
         for (std::int64_t row = 0; row < p.rows(); row += rows) {
             const std::int64_t here = std::min(rows, p.rows() - row);
             const Unit unit{grid, {&p, row, here, round_up(here, panel_rows), nullptr, nullptr, nullptr, nullptr}};
-            if (packed + packed_floats(unit) > kPackedFloats || partials + partial_floats(unit) > kPartialFloats) flush();
+            if (packed + packed_floats(unit) > kPackedFloats || partials + partial_floats(unit) > kPartialFloats)
+                flush();
             packed += packed_floats(unit);
             partials += partial_floats(unit);
             wave.push_back(unit);
@@ -178,7 +180,8 @@ void run(const std::vector<Problem>& problems, int threads) {
     workspace.trim();
 }
 
-void run_softmax(float* logits, std::int64_t rows, std::int64_t columns, const float* max, const float* sum, int threads) {
+void run_softmax(float* logits, std::int64_t rows, std::int64_t columns, const float* max, const float* sum,
+                 int threads) {
     const TileKernel& kernel = current_kernel();
     if (rows * columns < kSerialWork / 16) threads = 1;
     const std::int64_t together = std::max<std::int64_t>(1, (std::int64_t{1} << 16) / columns);

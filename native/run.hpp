@@ -1,5 +1,5 @@
-// Runs problems: cuts them into chunks of rows and tasks, and has the pool's threads compute those. Nothing here touches
-// a bit of the result.
+// Runs problems: cuts them into chunks of rows and tasks, and has the pool's threads compute those. Nothing here
+// touches a bit of the result.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ namespace steadysum {
 void run(const std::vector<Problem>& problems, int threads);
 
 // logits[row][column] := exp(logits - max[row]) / sum[row].
-void run_softmax(float* logits, std::int64_t rows, std::int64_t columns, const float* max, const float* sum, int threads);
+void run_softmax(float* logits, std::int64_t rows, std::int64_t columns, const float* max, const float* sum,
+                 int threads);
 
 }  // namespace steadysum

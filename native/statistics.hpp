@@ -12,7 +12,7 @@ namespace steadysum::STEADYSUM_ISA {
 
 // The epilogue of one tile, with everything widened and at hand.
 struct TileEpilogue {
-    const float* bias;         // [columns of the tile] or nullptr
+    const float* bias;  // [columns of the tile] or nullptr
     float scale;
     float softcap;             // 0: none
     const float* temperature;  // nullptr, or lanes of the rows at hand

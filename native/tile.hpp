@@ -1,10 +1,11 @@
-// One tile, start to end: pack a block of weight, multiply every panel by it, repeat over the reduction index, then take
-// the statistics; and the fold of all tiles' partials.
+// One tile, start to end: pack a block of weight, multiply every panel by it, repeat over the reduction index, then
+// take the statistics; and the fold of all tiles' partials.
 #pragma once
 
 #include "few_rows.hpp"
 #include "pack.hpp"
 #include "product.hpp"
+#include "some_lanes.hpp"
 #include "statistics.hpp"
 #include "tile_kernel.hpp"
 
@@ -15,8 +16,8 @@ namespace steadysum::STEADYSUM_ISA {
 inline constexpr std::int64_t kBlockColumns = 126;
 inline constexpr std::int64_t kBlockColumnsMost = kBlockColumns + 14;
 
-inline void pack_input(const Problem& problem, std::int64_t chunk_begin, std::int64_t chunk_rows, std::int64_t panel_begin,
-                       std::int64_t panel_end, float* panels) {
+inline void pack_input(const Problem& problem, std::int64_t chunk_begin, std::int64_t chunk_rows,
+                       std::int64_t panel_begin, std::int64_t panel_end, float* panels) {
     const std::int64_t padded = Grid::ceil_div(chunk_rows, kPanelRows) * kPanelRows;
     with_element(problem.input.dtype, [&](auto e) {
         for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
@@ -173,24 +174,21 @@ inline Partial fold_rows(const Chunk& chunk, const Grid& grid, std::int64_t row)
     for (std::int64_t n = kSegments / 2; n >= 1; n /= 2)
         for (std::int64_t i = 0; i < n; ++i) {
             // Leaves are absent from the right only, so a pair is whole, or its left half, or nothing.
-            if (present[2 * i + 1]) leaves[i] = merge<Weighted>(leaves[2 * i], leaves[2 * i + 1]);
-            else leaves[i] = leaves[2 * i];
+            if (present[2 * i + 1])
+                leaves[i] = merge<Weighted>(leaves[2 * i], leaves[2 * i + 1]);
+            else
+                leaves[i] = leaves[2 * i];
             present[i] = present[2 * i];
         }
     return leaves[0];
-}
-
-inline void store_some(float* to, Vec value, std::int64_t count) {
-    float lanes[kLanes];
-    store(lanes, value);
-    for (std::int64_t r = 0; r < count; ++r) to[r] = lanes[r];
 }
 
 inline void fold(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, std::int64_t row_end) {
     const Problem& problem = *chunk.problem;
     for (std::int64_t row = row_begin; row < row_end; row += kLanes) {
         const std::int64_t count = Grid::least(kLanes, row_end - row);
-        const Partial p = chunk.weighted != nullptr ? fold_rows<true>(chunk, grid, row) : fold_rows<false>(chunk, grid, row);
+        const Partial p =
+            chunk.weighted != nullptr ? fold_rows<true>(chunk, grid, row) : fold_rows<false>(chunk, grid, row);
         store_some(problem.max + chunk.row_begin + row, p.max, count);
         store_some(problem.sum_exp + chunk.row_begin + row, p.sum, count);
         if (chunk.weighted != nullptr) store_some(problem.weighted_sum + chunk.row_begin + row, p.weighted, count);

@@ -12,14 +12,14 @@ namespace steadysum {
 // Rows of one problem that are worked on together, and where their packed input and their partials lie.
 struct Chunk {
     const Problem* problem;
-    std::int64_t row_begin;    // in the problem
+    std::int64_t row_begin;  // in the problem
     std::int64_t rows;
     std::int64_t padded_rows;  // rows rounded up to whole panels
     const float* panels;       // packed input: blocks of k, in each its panels, in each [k][row of the panel]
     // Partials: [tile][padded_rows].
     float* max;
     float* sum;
-    float* weighted;           // nullptr when the problem wants no weighted sum
+    float* weighted;  // nullptr when the problem wants no weighted sum
 };
 
 // One tile for some rows of a chunk (begin is a multiple of the panel's rows), and the scratch memory to compute it in.
@@ -48,8 +48,8 @@ struct TileKernel {
     const char* isa;
     std::int64_t panel_rows;
     std::int64_t weight_block_floats;
-    void (*pack_input)(const Problem& problem, std::int64_t chunk_begin, std::int64_t chunk_rows, std::int64_t panel_begin,
-                       std::int64_t panel_end, float* panels);
+    void (*pack_input)(const Problem& problem, std::int64_t chunk_begin, std::int64_t chunk_rows,
+                       std::int64_t panel_begin, std::int64_t panel_end, float* panels);
     void (*compute_tile)(const TileTask& task);
     // Folds the partials of rows [row_begin, row_end) of a chunk into the problem's outputs.
     void (*fold)(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, std::int64_t row_end);

@@ -1,8 +1,9 @@
 // The avx2 variant of the tile kernel: the vector type, and the templates made of it.
 #define STEADYSUM_ISA isa_avx2
 #include "vec_avx2.hpp"
-#include "tile.hpp"
+
 #include "elementwise.hpp"
+#include "tile.hpp"
 
 namespace steadysum {
 

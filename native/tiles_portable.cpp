@@ -1,8 +1,9 @@
 // The portable variant of the tile kernel: the vector type, and the templates made of it.
 #define STEADYSUM_ISA isa_portable
 #include "vec_portable.hpp"
-#include "tile.hpp"
+
 #include "elementwise.hpp"
+#include "tile.hpp"
 
 namespace steadysum {
 

@@ -6,14 +6,14 @@ namespace steadysum {
 
 enum class Trap : int {
     none = 0,
-    tail_counts_as_zero,        // the ragged tail of the vocabulary enters the sum as exp(0 - m)
-    max_starts_at_zero,         // the running max starts at 0, not at -inf
-    bias_once_per_block,        // the bias is added once per block of the reduction index
-    masked_tile_is_nan,         // exp(-inf - -inf) is not taken as 0
-    strides_ignored,            // operands are read as if they were contiguous
-    offsets_in_32_bits,         // element offsets are formed in 32-bit arithmetic
-    stale_partial,              // the first tile's partial is not written: the slot's old content is folded
-    loss_as_difference,         // the log-probability as z - (m + log s)
+    tail_counts_as_zero,  // the ragged tail of the vocabulary enters the sum as exp(0 - m)
+    max_starts_at_zero,   // the running max starts at 0, not at -inf
+    bias_once_per_block,  // the bias is added once per block of the reduction index
+    masked_tile_is_nan,   // exp(-inf - -inf) is not taken as 0
+    strides_ignored,      // operands are read as if they were contiguous
+    offsets_in_32_bits,   // element offsets are formed in 32-bit arithmetic
+    stale_partial,        // the first tile's partial is not written: the slot's old content is folded
+    loss_as_difference,   // the log-probability as z - (m + log s)
 };
 
 #ifdef STEADYSUM_TRAPS

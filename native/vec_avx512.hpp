@@ -73,8 +73,8 @@ inline void transpose(Vec (&r)[kLanes]) {
         u[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
     }
     for (int j = 0; j < 4; ++j) {
-        const __m512 low01 = _mm512_shuffle_f32x4(u[j], u[4 + j], 0x44);        // lanes 0, 1 of row quads 0 and 1
-        const __m512 high01 = _mm512_shuffle_f32x4(u[j], u[4 + j], 0xEE);       // lanes 2, 3
+        const __m512 low01 = _mm512_shuffle_f32x4(u[j], u[4 + j], 0x44);   // lanes 0, 1 of row quads 0 and 1
+        const __m512 high01 = _mm512_shuffle_f32x4(u[j], u[4 + j], 0xEE);  // lanes 2, 3
         const __m512 low23 = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0x44);
         const __m512 high23 = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0xEE);
         r[j].v = _mm512_shuffle_f32x4(low01, low23, 0x88);        // lane 0 of every quad: column j

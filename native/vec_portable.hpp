@@ -1,5 +1,5 @@
-// The small vector type of the kernel, without any instruction set: 8 lanes as compiler vectors, fused multiply-add lane by
-// lane through the C library. Slow, and right everywhere.
+// The small vector type of the kernel, without any instruction set: 8 lanes as compiler vectors, fused multiply-add
+// lane by lane through the C library. Slow, and right everywhere.
 #pragma once
 
 #include <cmath>

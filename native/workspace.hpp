@@ -1,5 +1,5 @@
-// Scratch memory of a call: one 64-byte aligned buffer per calling thread, kept between calls while it is small, since a
-// fresh mapping costs a page fault per 4 KiB, as long as the whole of a small call.
+// Scratch memory of a call: one 64-byte aligned buffer per calling thread, kept between calls while it is small, since
+// a fresh mapping costs a page fault per 4 KiB, as long as the whole of a small call.
 #pragma once
 
 #include <cstddef>
