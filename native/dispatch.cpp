@@ -53,11 +53,13 @@ const TileKernel& current_kernel() {
     return *kernel;
 }
 
+void use_kernel(const TileKernel& kernel) { chosen.store(&kernel); }
+
 void choose_kernel(const std::string& isa) {
     std::string allowed;
     for (const TileKernel* kernel : runnable_kernels()) {
         if (isa == kernel->isa) {
-            chosen.store(kernel);
+            use_kernel(*kernel);
             return;
         }
         allowed += (allowed.empty() ? "" : ", ") + std::string(kernel->isa);

@@ -14,6 +14,8 @@ namespace steadysum {
 [[nodiscard]] const TileKernel& current_kernel();
 // Throws std::invalid_argument when no runnable variant has this name.
 void choose_kernel(const std::string& isa);
+// Any table, also one that isn't compiled into the kernel: the test binary has a variant of its own. Kept by address.
+void use_kernel(const TileKernel& kernel);
 [[nodiscard]] std::vector<std::pair<std::string, bool>> cpu_features();
 
 }  // namespace steadysum

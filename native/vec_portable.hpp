@@ -28,8 +28,9 @@ struct Mask {
 
 inline Vec zero() { return {Floats{}}; }
 inline Vec set1(float x) {
-    Floats v = {};
-    return {v + x};
+    Vec r;
+    for (int i = 0; i < kLanes; ++i) r.v[i] = x;  // not {} + x, which makes +0 of -0
+    return r;
 }
 inline Vec load(const float* p) {
     Vec r;
@@ -69,9 +70,7 @@ inline Vec shift_left(Vec a) {
 inline Vec set1_bits(std::uint32_t bits) {
     float x;
     std::memcpy(&x, &bits, sizeof x);
-    Vec r;
-    for (int i = 0; i < kLanes; ++i) std::memcpy(reinterpret_cast<char*>(&r.v) + 4 * i, &x, 4);
-    return r;
+    return set1(x);
 }
 
 inline float widen_bf16(std::uint16_t h) {
