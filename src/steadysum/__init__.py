@@ -1,0 +1,31 @@
+"""steadysum: a fused linear + online max-sum operator with the same bits in every run, batch and thread count.
+
+A map of the code, floor by floor; imports run downwards only:
+
+    ops/         the public functions, their checks, their registration with torch.library
+    kernels/     who computes tiles: native (C++), eager (torch operations), reference (float64); which one runs
+    maxsum.py    MaxSum, its merge, the canonical fold          tiling.py   how a vocabulary is cut
+    _library.py  the torch.library namespace                    _extension.py   the C++ extension, or why it is missing
+    errors.py    every exception class
+
+Not here: the command line (steadysum.cli), which `import steadysum` doesn't load.
+"""
+
+from steadysum import errors, kernels
+from steadysum.maxsum import MaxSum
+from steadysum.ops import Call, align, linear_logprobs, linear_max_sum, linear_softmax, regroup
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Call",
+    "MaxSum",
+    "__version__",
+    "align",
+    "errors",
+    "kernels",
+    "linear_logprobs",
+    "linear_max_sum",
+    "linear_softmax",
+    "regroup",
+]

@@ -1,0 +1,94 @@
+"""Every exception class of steadysum, and the one form that their texts have.
+
+Each class is also a subclass of the builtin that torch raises for the same mistake, so that `except RuntimeError`
+around a torch call keeps working when the call is replaced by ours. Not here: the checks that raise (ops/arguments.py).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DeviceError",
+    "DtypeError",
+    "GradientError",
+    "KernelUnavailableError",
+    "LayoutError",
+    "OperandTypeError",
+    "RangeError",
+    "ShapeError",
+    "SteadySumError",
+    "TargetRangeError",
+    "TargetShapeError",
+    "UnknownKernelError",
+    "WeightsFileError",
+    "WeightsFileNotFoundError",
+]
+
+
+class SteadySumError(Exception):
+    """Base of all errors: what was wrong, the value seen, what is allowed, and what to do.
+
+    >>> print(RangeError("softcap", seen="-1.0", allowed="a finite number > 0", remedy="Pass None for no softcap."))
+    softcap: got -1.0; allowed: a finite number > 0. Pass None for no softcap.
+    """
+
+    def __init__(self, what: str, seen: str, allowed: str, remedy: str) -> None:
+        super().__init__(what, seen, allowed, remedy)  # all four in args: the error survives pickling between processes
+        self.what = what
+        self.seen = seen
+        self.allowed = allowed
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}: got {self.seen}; allowed: {self.allowed}. {self.remedy}"
+
+
+class OperandTypeError(SteadySumError, TypeError):
+    """An argument is of the wrong Python type."""
+
+
+class ShapeError(SteadySumError, RuntimeError):
+    """Operands whose ranks or sizes don't fit each other."""
+
+
+class TargetShapeError(ShapeError, ValueError):
+    """target hasn't the leading shape of input (torch.nn.functional.cross_entropy: ValueError)."""
+
+
+class DtypeError(SteadySumError, RuntimeError):
+    """A dtype that isn't supported, or operands of different dtypes."""
+
+
+class DeviceError(SteadySumError, RuntimeError):
+    """Operands on different devices, or on a device that holds no values."""
+
+
+class LayoutError(SteadySumError, RuntimeError):
+    """A tensor that isn't dense and strided."""
+
+
+class RangeError(SteadySumError, ValueError):
+    """A value outside its range."""
+
+
+class TargetRangeError(SteadySumError, IndexError):
+    """A target that isn't the index of a real vocabulary column."""
+
+
+class GradientError(SteadySumError, NotImplementedError):
+    """Gradients were asked of an operator that doesn't have them yet."""
+
+
+class UnknownKernelError(SteadySumError, ValueError):
+    """No kernel has this name."""
+
+
+class KernelUnavailableError(SteadySumError, RuntimeError):
+    """A kernel named by the caller can't run here, or can't run this problem."""
+
+
+class WeightsFileNotFoundError(SteadySumError, FileNotFoundError):
+    """A file of weights or inputs named by the user isn't there."""
+
+
+class WeightsFileError(SteadySumError, ValueError):
+    """A file of weights or inputs that can't be used: not safetensors, tensor missing, not a matrix."""

@@ -1,0 +1,120 @@
+"""What a kernel is asked to compute: the operands, their description, and the statistics that come back.
+
+Not here: checking what a user passed (ops/arguments.py), or choosing a kernel (registry.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["FLOATS", "SIXTEEN_BIT", "Operands", "Problem", "Statistics", "statistics_dtype"]
+
+SIXTEEN_BIT: Final = (torch.bfloat16, torch.float16)
+FLOATS: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+CPU: Final = torch.device("cpu")
+
+
+def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of logits and statistics: fp32, or fp64 for fp64 operands."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The description of a call, without its tensors: what a kernel needs in order to say whether it can run it.
+
+    >>> Problem(rows=4, hidden=256, vocab=512).dtype
+    torch.float32
+    """
+
+    rows: int
+    hidden: int
+    vocab: int
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+    bias_dtype: torch.dtype | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+    has_temperature: bool = False
+    valid_vocab: int | None = None  # None: all columns are real
+    wants: frozenset[str] = frozenset({"max_sum"})  # of "max_sum", "target_logit", "weighted_sum", "logits"
+
+    @classmethod
+    def of(cls, input: Tensor, weight: Tensor) -> Problem:
+        """The description of linear_max_sum(input, weight); dataclasses.replace adds options to it.
+
+        >>> Problem.of(torch.zeros(2, 3, 8), torch.zeros(100, 8)).rows
+        6
+        """
+        return cls(
+            rows=math.prod(input.shape[:-1]),
+            hidden=weight.shape[1],
+            vocab=weight.shape[0],
+            dtype=input.dtype,
+            device=input.device,
+        )
+
+
+@dataclass(frozen=True, eq=False)  # eq of tensors has no truth value
+class Operands:
+    """The checked operands of a call, rows flattened to one dimension; the strides are the caller's."""
+
+    input: Tensor  # [N, H]
+    weight: Tensor  # [V, H], dtype of input
+    bias: Tensor | None  # [V], dtype of input or fp32
+    scale: float
+    softcap: float | None
+    temperature: Tensor | None  # [1] or [N], contiguous, statistics_dtype
+    valid_vocab: int  # columns from here on are masked with -inf
+    target: Tensor | None = None  # [N], int64, contiguous
+    wants_weighted_sum: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of logits and statistics."""
+        return statistics_dtype(self.input.dtype)
+
+    def problem(self, *, wants_logits: bool = False) -> Problem:
+        """The description of these operands."""
+        wants = {
+            "max_sum": True,
+            "target_logit": self.target is not None,
+            "weighted_sum": self.wants_weighted_sum,
+            "logits": wants_logits,
+        }
+        return Problem(
+            rows=self.input.shape[0],
+            hidden=self.input.shape[1],
+            vocab=self.weight.shape[0],
+            dtype=self.input.dtype,
+            device=self.input.device,
+            bias_dtype=None if self.bias is None else self.bias.dtype,
+            scale=self.scale,
+            softcap=self.softcap,
+            has_temperature=self.temperature is not None,
+            valid_vocab=self.valid_vocab,
+            wants=frozenset(name for name, wanted in wants.items() if wanted),
+        )
+
+    def rows(self, start: int, stop: int) -> Operands:
+        """The same call for rows [start, stop) alone: views, no copies."""
+        temperature = self.temperature
+        if temperature is not None and temperature.shape[0] == self.input.shape[0]:
+            temperature = temperature[start:stop]
+        target = None if self.target is None else self.target[start:stop]
+        return replace(self, input=self.input[start:stop], temperature=temperature, target=target)
+
+
+class Statistics(NamedTuple):
+    """Per row [N], in statistics_dtype or wider."""
+
+    max: Tensor
+    sum_exp: Tensor
+    target_logit: Tensor | None = None  # where the operands have a target
+    weighted_sum: Tensor | None = None  # sum of exp(z - max) * (z - max), where asked for: entropy needs it

@@ -1,0 +1,19 @@
+"""What a kernel can promise about its bits. Not here: which kernel promises what (each kernel's own file)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Promise"]
+
+
+class Promise(str, Enum):
+    """A row of the result has the same bits ..."""
+
+    RUN_TO_RUN = "run-to-run"  # in every run with the same operands, thread count and machine
+    BATCH = "batch"  # whatever other rows are in the call
+    THREADS = "threads"  # for every number of threads
+    SHARDS = "shards"  # when whole segments of the vocabulary are computed apart and merged
+
+    def __str__(self) -> str:
+        return self.value

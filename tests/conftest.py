@@ -1,0 +1,63 @@
+"""Fixtures that every part's tests share. Nothing is skipped in silence: a skip says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import hypothesis
+import pytest
+import torch
+from torch import Tensor
+
+from steadysum import _extension, kernels
+
+# A shared machine's pauses are no failures; a failing example is printed, and repeats (the same examples in every run).
+hypothesis.settings.register_profile("steadysum", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)  # `make soak`; new examples each time
+hypothesis.settings.load_profile("steadysum")
+
+
+@pytest.fixture(params=kernels.names())
+def kernel(request: pytest.FixtureRequest) -> str:
+    """Each kernel's name in turn."""
+    missing = kernels.get(request.param).missing()
+    if missing is not None:
+        pytest.skip(f"kernel {request.param} is missing: {missing}")
+    return str(request.param)
+
+
+@pytest.fixture
+def needs_native() -> ModuleType:
+    """The native extension."""
+    if _extension.module is None:
+        pytest.skip(f"the native extension is missing: {_extension.reason}")
+    return _extension.module
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """torch.set_num_threads, undone after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def assert_as_good_as() -> Callable[[Tensor, Tensor, Tensor], None]:
+    """Assert that values are as near to the float64 result as torch's plain computation in fp32 is.
+
+    Allowed, root-mean-square over the rows, is 3 times the plain computation's error plus one rounding of the exact
+    values: the rule of Dao-AILab/quack, with the mean in place of the largest error, which is a matter of luck.
+    """
+
+    def rms(values: Tensor) -> float:
+        return float(values.square().mean().sqrt())
+
+    def check(values: Tensor, plain: Tensor, exact: Tensor) -> None:
+        assert exact.dtype == torch.float64
+        allowed = 3 * rms(plain.double() - exact) + torch.finfo(plain.dtype).eps * rms(exact)
+        error = rms(values.double() - exact)
+        assert error <= allowed, f"root-mean-square error {error:.3g}, allowed {allowed:.3g}"
+
+    return check
