@@ -1,0 +1,87 @@
+"""`steadysum check`: does the operator give the bits it promises, and how near is it to float64?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, TaskID
+
+from steadysum.cli import options
+from steadysum.cli.terminal import interruptible, progress_bar, stdout
+from steadysum.diagnosis.arguments import parse_threads
+from steadysum.diagnosis.checking import FIELD_SHAPE, HEAD_SHAPE, RUNS, THREADS, CheckReport, run_check
+from steadysum.diagnosis.document import check_document, write_json
+from steadysum.diagnosis.probes import Plan
+from steadysum.diagnosis.report import render
+from steadysum.diagnosis.subjects import kernel_subjects
+
+DEFAULT_THREADS = ",".join(map(str, THREADS))
+
+Runs = Annotated[
+    int, typer.Option(min=2, help="Calls for each probe of a promise. 60 see a fault of 5 % with 95 % chance.")
+]
+Threads = Annotated[str, typer.Option(metavar="T,T,...", help="Thread counts that must give the same bits.")]
+
+
+def check(
+    shape: options.Shapes = None,
+    dtype: options.Dtypes = None,
+    runs: Runs = RUNS,
+    threads: Threads = DEFAULT_THREADS,
+    weights: options.Weights = None,
+    inputs: options.Inputs = None,
+    kernel: options.Kernels = None,
+    seed: options.Seed = 0,
+    json: options.Json = None,
+) -> None:
+    """Run the operator again and again, and compare bits and error.
+
+    Every available kernel is called with the same inputs, with several thread counts, and with the batch cut in
+    several ways. Bits count against a kernel only where it promises them; its error is measured against float64.
+    The default is the field report's shape and an LM head.
+
+    Exit code: 0 no deviation seen, 1 some kernel deviates, 2 could not run, or was stopped (Ctrl-C) before it found
+    any; what was found until then is printed and written.
+    """
+    source = options.operand_source(shape, dtype, weights, inputs, seed, default=(FIELD_SHAPE, HEAD_SHAPE))
+    plan = Plan(runs, parse_threads(threads), seed)
+    subjects, missing = kernel_subjects(kernel or ())
+    with interruptible() as interrupted, progress_bar() as progress:
+        report = run_check(source, subjects, plan, missing, _Watcher(progress, interrupted, json))
+    stdout.print(render(report))
+    raise typer.Exit(report.exit_code)
+
+
+class _Watcher:
+    """Shows progress, writes the JSON file after each finding, and passes Ctrl-C on."""
+
+    def __init__(self, progress: Progress, interrupted: Callable[[], bool], json: Path | None) -> None:
+        self._progress = progress
+        self._interrupted = interrupted
+        self._json = json
+        self._task: TaskID | None = None
+        self._problem = ""
+
+    def stopped(self) -> bool:
+        return self._interrupted()
+
+    def begins(self, what: str, calls: int) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._problem = what
+        self._task = self._progress.add_task(what, total=calls)
+
+    def probing(self, what: str) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, description=f"{self._problem.partition(',')[0]}  {what}")
+
+    def progressed(self) -> None:
+        if self._task is not None:
+            self._progress.advance(self._task)
+
+    def found(self, report: CheckReport) -> None:
+        if self._json is not None:
+            write_json(check_document(report), self._json)

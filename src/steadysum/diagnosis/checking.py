@@ -1,0 +1,250 @@
+"""`steadysum check` as a function: every problem x kernel x probe, one finding at a time.
+
+Findings are handed out as soon as they are known, so that a stopped or killed check leaves what it has. Knows nothing
+of tables and files (report.py, document.py), nor of command lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from steadysum.diagnosis.accuracy import Accuracy, Oracle, consult, measure_accuracy, sample_rows
+from steadysum.diagnosis.arguments import DTYPE_NAMES, Shape
+from steadysum.diagnosis.field_loop import FieldLoop, run_field_loop
+from steadysum.diagnosis.observe import Recording
+from steadysum.diagnosis.operands import OperandSource
+from steadysum.diagnosis.probes import PROBES, REPEAT, RUNS_OF_A_CUT, Evidence, Plan, Probe, Variant, record, weigh
+from steadysum.diagnosis.subject import Operands, Subject
+from steadysum.diagnosis.subjects import reference_statistics
+from steadysum.diagnosis.verdicts import Judgement, Verdict, judge
+
+FIELD_SHAPE = Shape(1024, 256, 512)  # the field report's (R5)
+# GPT-2's LM head, padded to a multiple of 128. With 32 rows a check of it takes some 20 seconds of one core.
+HEAD_SHAPE = Shape(32, 768, 50304)
+# 59 calls are needed to see, with 95 % chance, the lower end of the field report's 5 to 10 % of wrong calls.
+RUNS = 60
+# Where a kernel promises nothing, a fifth of the calls still shows that it varies; it has no rate to bound.
+INFORMATION_SHARE = 5
+THREADS = (1, 2, 3)  # 3: an uneven share of the tiles for some thread
+
+ACCURACY = "vs float64"
+FIELD_LOOP = "field loop"
+
+
+DEFAULT_PLAN = Plan(RUNS, THREADS, seed=0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table: what a probe showed on a kernel. One of the last three is set, none where it didn't run."""
+
+    kernel: str
+    probe: str
+    judgement: Judgement
+    promise: str | None = None  # what the probe tests; None where a kernel can't promise it away
+    promised: bool = False
+    evidence: Evidence | None = None
+    accuracy: Accuracy | None = None
+    loop: FieldLoop | None = None
+
+
+@dataclass(frozen=True)
+class ProblemReport:
+    """The findings on one set of operands."""
+
+    shape: Shape
+    dtype: str
+    source: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All findings so far."""
+
+    plan: Plan
+    missing: dict[str, str]  # kernel that isn't available -> why
+    problems: tuple[ProblemReport, ...] = ()
+    complete: bool = False  # every planned probe has run
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of all problems."""
+        return [finding for problem in self.problems for finding in problem.findings]
+
+    @property
+    def exit_code(self) -> int:
+        """1: some kernel deviates or is inaccurate; else 2: something could not run or finish; else 0."""
+        verdicts = [finding.judgement.verdict for finding in self.findings]
+        if any(verdict.is_fault for verdict in verdicts):
+            return 1
+        if not self.complete or not verdicts or Verdict.FAILED in verdicts:
+            return 2
+        return 0
+
+
+class Watcher(Protocol):
+    """Who is told how a check goes, and may end it."""
+
+    def stopped(self) -> bool:
+        """Whether to end the check before the next call."""
+
+    def begins(self, what: str, calls: int) -> None:
+        """A problem begins that takes so many calls."""
+
+    def probing(self, what: str) -> None:
+        """A probe begins."""
+
+    def progressed(self) -> None:
+        """A call is done."""
+
+    def found(self, report: CheckReport) -> None:
+        """There is one more finding, or a problem begins, or the check is complete."""
+
+
+class Unwatched:
+    """Tells nobody, and never ends a check."""
+
+    def stopped(self) -> bool:
+        """Never."""
+        return False
+
+    def begins(self, what: str, calls: int) -> None:
+        """Ignored."""
+
+    def probing(self, what: str) -> None:
+        """Ignored."""
+
+    def progressed(self) -> None:
+        """Ignored."""
+
+    def found(self, report: CheckReport) -> None:
+        """Ignored."""
+
+
+def run_check(
+    source: OperandSource,
+    subjects: Sequence[Subject],
+    plan: Plan = DEFAULT_PLAN,
+    missing: dict[str, str] | None = None,
+    watcher: Watcher | None = None,
+) -> CheckReport:
+    """Checks every subject on every problem.
+
+    Args:
+        source: of the problems' operands.
+        subjects: operators to check.
+        plan: how much to run.
+        missing: kernels that aren't available, and why; only reported.
+        watcher: told how the check goes; may end it between two calls.
+
+    Raises:
+        SteadySumError: the source can't be used.
+    """
+    watcher = watcher or Unwatched()
+    report = CheckReport(plan, missing or {})
+    for operands in source.load():
+        problem = ProblemReport(Shape(*operands.shape), DTYPE_NAMES[operands.input.dtype], operands.source)
+        before = report.problems
+        watcher.found(report)  # before the work, so that a report that can't be written is known at once
+        watcher.begins(title(problem), _planned_calls(subjects, operands, plan))
+        for finding in check_operands(subjects, operands, plan, watcher):
+            problem = replace(problem, findings=(*problem.findings, finding))
+            report = replace(report, problems=(*before, problem))
+            watcher.found(report)
+        if watcher.stopped():
+            return report
+    report = replace(report, complete=True)
+    watcher.found(report)
+    return report
+
+
+def check_operands(
+    subjects: Sequence[Subject], operands: Operands, plan: Plan, watcher: Watcher | None = None
+) -> Iterator[Finding]:
+    """The findings of all probes on all subjects, for one set of operands."""
+    watcher = watcher or Unwatched()
+    oracle: Oracle | None = None
+    for subject in subjects:
+        repeat: Recording | None = None
+        repeated: Evidence | None = None
+        for probe in PROBES:
+            if watcher.stopped():
+                break
+            watcher.probing(f"{subject.name}: {probe.name}")
+            variants = _variants(probe, subject, operands, plan)
+            recordings, failure = _record(variants, watcher)
+            if failure is not None or not recordings:
+                judgement = (
+                    Judgement(Verdict.FAILED, failure) if failure else Judgement(Verdict.NOT_RUN, "too few rows")
+                )
+                yield _finding(subject, probe, judgement, None)
+                if probe is REPEAT:
+                    break  # nothing to compare the other probes with
+                continue
+            repeat = repeat or recordings[0]
+            evidence = weigh(subject, variants, recordings, repeat)
+            repeated = repeated or evidence
+            yield _finding(subject, probe, judge(evidence, probe.promise in subject.promises, repeated), evidence)
+        if repeat is None or repeat.calls == 0:
+            continue
+        if not watcher.stopped():
+            watcher.probing(f"{subject.name}: {ACCURACY}")
+            oracle = oracle or consult(operands, sample_rows(operands, plan.seed), reference_statistics)
+            yield _accuracy_finding(subject, measure_accuracy(repeat.usual_outputs, oracle))
+        loop = run_field_loop(repeat, operands.shape[2])
+        yield Finding(subject.name, FIELD_LOOP, Judgement(Verdict.INFORMATION, loop.says), loop=loop)
+
+
+def title(problem: ProblemReport) -> str:
+    """The problem in a line."""
+    shape = problem.shape
+    return f"N={shape.rows} H={shape.hidden} V={shape.vocabulary} {problem.dtype}, {problem.source}"
+
+
+def _variants(probe: Probe, subject: Subject, operands: Operands, plan: Plan) -> list[Variant]:
+    if probe is not REPEAT and probe.promise not in subject.promises:
+        plan = replace(plan, runs=max(RUNS_OF_A_CUT, plan.runs // INFORMATION_SHARE))
+    return probe.variants(subject, operands, plan)
+
+
+def _planned_calls(subjects: Sequence[Subject], operands: Operands, plan: Plan) -> int:
+    return sum(
+        variant.runs
+        for subject in subjects
+        for probe in PROBES
+        for variant in _variants(probe, subject, operands, plan)
+    )
+
+
+def _record(variants: Sequence[Variant], watcher: Watcher) -> tuple[list[Recording], str | None]:
+    """The recordings, and what the subject raised. That it raises for one batch or thread count is itself a finding."""
+    try:
+        return record(variants, watcher.stopped, watcher.progressed), None
+    except Exception as error:
+        return [], f"{type(error).__name__}: {error}"
+
+
+def _finding(subject: Subject, probe: Probe, judgement: Judgement, evidence: Evidence | None) -> Finding:
+    return Finding(
+        kernel=subject.name,
+        probe=probe.name,
+        judgement=judgement,
+        promise=probe.promise,
+        promised=probe.promise in subject.promises,
+        evidence=evidence,
+    )
+
+
+def _accuracy_finding(subject: Subject, accuracy: Accuracy) -> Finding:
+    worst = accuracy.worst
+    plain = f"torch {worst.plain:.2g}, one chain {worst.chain:.2g}"
+    note = f"{worst.statistic}: {worst.error:.2g} rms; {plain}; allowed {worst.bound:.2g}"
+    if accuracy.rows < accuracy.of_rows:
+        note += f"; on {accuracy.rows} of {accuracy.of_rows} rows"
+    verdict = Verdict.WITHIN if accuracy.within else Verdict.INACCURATE
+    if not accuracy.within:
+        note += f"; largest in row {worst.largest_row}"
+    return Finding(subject.name, ACCURACY, Judgement(verdict, note), accuracy=accuracy)

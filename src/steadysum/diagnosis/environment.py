@@ -1,0 +1,150 @@
+"""What this machine and installation look like, as far as it bears on bits and speed: `steadysum doctor`.
+
+Facts only. Rules on them (versions that are known to be bad) come as data later.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import steadysum
+from steadysum import _extension, kernels
+
+SCHEMA = "steadysum.doctor/1"  # {schema, versions, sections: {section: [{name, value, note}]}}
+
+# Variables that change bits or speed of this package or of torch's product, and how.
+VARIABLES = {
+    "STEADYSUM_ISA": "forces the native kernel's instructions: avx512, avx2 or portable; no bits change",
+    "OMP_NUM_THREADS": "torch's threads, and so ours",
+    "MKL_NUM_THREADS": "threads of torch's product",
+    "MKL_CBWR": "fixes the code path of torch's product",
+    "MKL_ENABLE_INSTRUCTIONS": "limits the instructions of torch's product",
+    "MKL_DYNAMIC": "lets MKL use fewer threads than asked for",
+    "OPENBLAS_CORETYPE": "chooses the code path of OpenBLAS: NumPy's product, and torch's where it is built so",
+    "OPENBLAS_NUM_THREADS": "threads of OpenBLAS",
+    "ATEN_CPU_CAPABILITY": "limits the instructions of torch's elementwise operations",
+    "ONEDNN_MAX_CPU_ISA": "limits the instructions of torch's 16-bit product",
+    "KMP_AFFINITY": "binds OpenMP threads to CPUs",
+    "GOMP_CPU_AFFINITY": "binds OpenMP threads to CPUs",
+}
+
+
+class Fact(NamedTuple):
+    """One line of the doctor's report."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def versions() -> dict[str, Any]:
+    """The versions and sizes that a result belongs to."""
+    native = _extension.module
+    return {
+        "steadysum": steadysum.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "isa": None if native is None else native.isa(),
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def examine() -> dict[str, list[Fact]]:
+    """All facts, by section."""
+    return {
+        "versions": _versions(),
+        "processor": _processor(),
+        "torch": _torch(),
+        "kernels": _kernels(),
+        "environment variables": _variables(),
+    }
+
+
+def doctor_document(sections: dict[str, list[Fact]]) -> dict[str, Any]:
+    """The facts as JSON."""
+    return {
+        "schema": SCHEMA,
+        "versions": versions(),
+        "sections": {section: [fact._asdict() for fact in facts] for section, facts in sections.items()},
+    }
+
+
+def _versions() -> list[Fact]:
+    native = _extension.module
+    return [
+        Fact("steadysum", steadysum.__version__),
+        Fact("native extension", "not available" if native is None else native.__version__, _extension.reason),
+        Fact("python", platform.python_version(), platform.python_implementation()),
+        Fact("torch", torch.__version__),
+        Fact("numpy", np.__version__),
+        Fact("system", platform.system(), platform.release()),
+    ]
+
+
+def _processor() -> list[Fact]:
+    facts = [
+        Fact("architecture", platform.machine(), _model()),
+        Fact("CPUs", str(os.cpu_count()), f"{_usable_cpus()} usable by this process"),
+    ]
+    native = _extension.module
+    if native is None:
+        return facts
+    features = native.cpu_features()
+    has = [name for name, present in features.items() if present]
+    lacks = [name for name, present in features.items() if not present]
+    return [
+        *facts,
+        Fact("instructions in use", native.isa(), f"runnable here: {', '.join(native.runnable_isas())}"),
+        Fact("features", " ".join(has) or "none", f"lacks: {' '.join(lacks)}" if lacks else ""),
+    ]
+
+
+def _torch() -> list[Fact]:
+    precision = torch.get_float32_matmul_precision()
+    return [
+        Fact("threads", str(torch.get_num_threads()), "native uses the same number"),
+        Fact("instructions", torch.backends.cpu.get_cpu_capability(), "of elementwise operations"),
+        Fact("BLAS", "MKL" if torch._C.has_mkl else "not MKL"),
+        Fact("fp32 product", precision, "" if precision == "highest" else "torch may round fp32 operands to 16 bits"),
+        Fact("CUDA", torch.version.cuda or "no", "" if torch.cuda.is_available() else "no device"),
+    ]
+
+
+def _kernels() -> list[Fact]:
+    facts = []
+    for name in kernels.names():
+        kernel = kernels.get(name)
+        reason = kernel.missing()
+        promises = ", ".join(promise.value for promise in _in_order(kernel.promises))
+        facts.append(Fact(name, "available" if reason is None else "not available", reason or f"promises: {promises}"))
+    return facts
+
+
+def _in_order(promises: frozenset[kernels.Promise]) -> list[kernels.Promise]:
+    """As their type lists them."""
+    return [promise for promise in kernels.Promise if promise in promises]
+
+
+def _variables() -> list[Fact]:
+    return [Fact(name, os.environ.get(name, "not set"), meaning) for name, meaning in VARIABLES.items()]
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _model() -> str:
+    """The processor's name as Linux has it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.processor()
+    lines = cpuinfo.read_text(errors="replace").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,177 @@
+"""`steadysum bench` as a function: our statistics beside torch's product on the user's own shape.
+
+The measurement itself is steadysum.timing. Not the benchmarks against other libraries: those are in benchmarks/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich import box
+from rich.table import Table
+from rich.text import Text
+from torch.nn.functional import linear
+
+from steadysum.diagnosis.arguments import DTYPE_NAMES, Shape
+from steadysum.diagnosis.environment import versions
+from steadysum.diagnosis.operands import OperandSource
+from steadysum.diagnosis.subject import Operands, Subject
+from steadysum.timing import Ratio, Timings, measure_in_turn
+
+SCHEMA = "steadysum.bench/1"
+BENCH_SHAPE = Shape(1024, 768, 32000)  # the smallest LM head for which the performance contract has a bar
+PRODUCT = "torch product"
+PLAIN = "torch linear+logsumexp"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One row of the speed table."""
+
+    contender: str
+    seconds: float  # median
+    ratio: Ratio  # of its time to the product's
+    gflops: float  # 2 N H V floating-point operations, whatever else it does
+    weight_gbytes: float  # GB/s of W, read once: what bounds a call with few rows
+
+
+@dataclass(frozen=True)
+class SpeedReport:
+    """The speed table of one problem."""
+
+    shape: Shape
+    dtype: str
+    source: str
+    threads: int
+    rounds: int
+    complete: bool  # all planned rounds ran
+    speeds: tuple[Speed, ...]
+
+
+def contenders(operands: Operands, subjects: Sequence[Subject]) -> dict[str, Callable[[], object]]:
+    """What is timed in turn, the baseline first."""
+    input, weight = operands.input, operands.weight
+
+    def product() -> object:
+        return linear(input, weight)
+
+    def plain() -> object:
+        return linear(input, weight).logsumexp(-1)
+
+    def ours(subject: Subject) -> Callable[[], object]:
+        return lambda: subject(operands)
+
+    return {PRODUCT: product, PLAIN: plain, **{f"steadysum {subject.name}": ours(subject) for subject in subjects}}
+
+
+def run_bench(
+    source: OperandSource,
+    subjects: Sequence[Subject],
+    rounds: int | None = None,  # None: the rule of steadysum.timing
+    stopped: Callable[[], bool] = lambda: False,
+    progressed: Callable[[], None] = lambda: None,
+    planned: Callable[[int], None] = lambda _: None,
+) -> Iterator[SpeedReport]:
+    """Times every problem of the source; the last report is incomplete, or missing, where it was stopped."""
+    for operands in source.load():
+        calls = 0
+
+        def plan(count: int) -> None:
+            nonlocal calls
+            calls = count
+            planned(count)
+
+        turns = contenders(operands, subjects)
+        timings = measure_in_turn(turns, rounds, stopped, progressed, plan)
+        report = speed_report(operands, timings, complete=timings.rounds * len(turns) == calls)
+        if report is not None:
+            yield report
+        if stopped():
+            return
+
+
+def speed_report(operands: Operands, timings: Timings, complete: bool) -> SpeedReport | None:
+    """The table's data; None if not even one round was finished."""
+    if timings.rounds == 0:
+        return None
+    shape = Shape(*operands.shape)
+    work = 2.0 * shape.rows * shape.hidden * shape.vocabulary
+    weight_bytes = operands.weight.numel() * operands.weight.element_size()
+    speeds = []
+    for name in timings.seconds:
+        seconds = timings.median(name)
+        speeds.append(
+            Speed(name, seconds, timings.ratio(name, PRODUCT), work / seconds / 1e9, weight_bytes / seconds / 1e9)
+        )
+    return SpeedReport(
+        shape=shape,
+        dtype=DTYPE_NAMES[operands.input.dtype],
+        source=operands.source,
+        threads=torch.get_num_threads(),
+        rounds=timings.rounds,
+        complete=complete,
+        speeds=tuple(speeds),
+    )
+
+
+def speed_table(report: SpeedReport) -> Table:
+    """The table for a terminal, from 80 columns on."""
+    shape = report.shape
+    heading = f"N={shape.rows} H={shape.hidden} V={shape.vocabulary} {report.dtype}, {report.source}"
+    rounds = f"{report.rounds} rounds in turn, {report.threads} threads{'' if report.complete else ', stopped early'}"
+    table = Table(
+        title=Text(f"{heading}\n{rounds}", style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    table.add_column("contender", no_wrap=True)
+    for column in ("median ms", "x product", "95 %\ninterval", "GFLOP/s", "GB/s of W"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for speed in report.speeds:
+        ratio = speed.ratio
+        table.add_row(
+            speed.contender,
+            f"{speed.seconds * 1e3:.3g}" if speed.seconds < 1.0 else f"{speed.seconds * 1e3:.0f}",
+            f"{ratio.median:.2f}",
+            "-" if speed.contender == PRODUCT else f"{ratio.low:.2f}–{ratio.high:.2f}",
+            f"{speed.gflops:.1f}",
+            f"{speed.weight_gbytes:.1f}",
+        )
+    return table
+
+
+def speed_document(reports: Sequence[SpeedReport]) -> dict[str, Any]:
+    """{schema, environment, problems: [{rows, hidden, vocabulary, dtype, source, threads, rounds, complete, speeds}]}.
+
+    A speed is {contender, seconds, ratio: {median, low, high}, gflops, weight_gbytes}.
+    """
+    return {
+        "schema": SCHEMA,
+        "environment": versions(),
+        "problems": [
+            {
+                **report.shape._asdict(),
+                "dtype": report.dtype,
+                "source": report.source,
+                "threads": report.threads,
+                "rounds": report.rounds,
+                "complete": report.complete,
+                "speeds": [
+                    {
+                        "contender": speed.contender,
+                        "seconds": speed.seconds,
+                        "ratio": speed.ratio._asdict(),
+                        "gflops": speed.gflops,
+                        "weight_gbytes": speed.weight_gbytes,
+                    }
+                    for speed in report.speeds
+                ],
+            }
+            for report in reports
+        ],
+    }

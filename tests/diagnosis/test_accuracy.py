@@ -1,0 +1,91 @@
+"""Tests of steadysum.diagnosis.accuracy: what is within the bound, and what isn't."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from steadysum.diagnosis import accuracy
+from steadysum.diagnosis.accuracy import Accuracy, consult, measure_accuracy, sample_rows
+from steadysum.diagnosis.arguments import Shape
+from steadysum.diagnosis.operands import random_operands
+from steadysum.diagnosis.subject import Operands
+from steadysum.diagnosis.subjects import kernel_subject, reference_statistics
+
+SHAPE = Shape(64, 128, 1000)
+
+
+def measured(operands: Operands, *outputs: torch.Tensor) -> Accuracy:
+    return measure_accuracy(outputs, consult(operands, torch.arange(operands.shape[0]), reference_statistics))
+
+
+@pytest.fixture
+def operands_at_random() -> Operands:
+    return random_operands(SHAPE, torch.float32, seed=3)
+
+
+def exact_outputs(operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = operands.input.double() @ operands.weight.double().T
+    return logits.amax(1), (logits - logits.amax(1, keepdim=True)).exp().sum(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_the_plain_kernel_is_within_its_own_bound(dtype: torch.dtype, shift: float) -> None:
+    operands = random_operands(SHAPE, dtype, seed=3)
+    shifted = Operands((operands.input + shift).to(dtype), operands.weight)
+    assert measured(shifted, *kernel_subject("eager")(shifted)).within
+
+
+def test_the_rounded_exact_result_is_within_the_bound(operands_at_random: Operands) -> None:
+    largest, sums = exact_outputs(operands_at_random)
+    assert measured(operands_at_random, largest.float(), sums.float()).within
+
+
+def test_the_rounded_exact_result_is_within_the_bound_where_plain_fp32_is_exact(operands: Operands) -> None:
+    largest, sums = exact_outputs(operands)
+    assert measured(operands, largest.float(), sums.float()).within
+
+
+@pytest.mark.parametrize("statistic", ["max", "sum_exp"])
+def test_one_row_without_one_tile_is_outside_the_bound(operands_at_random: Operands, statistic: str) -> None:
+    largest, sums = (values.float() for values in exact_outputs(operands_at_random))
+    stale = exact_outputs(Operands(operands_at_random.input[9:10], operands_at_random.weight[:488]))
+    if statistic == "max":
+        largest[9] -= 1e-3
+    else:
+        sums[9] = stale[1].float() * torch.exp(stale[0] - exact_outputs(operands_at_random)[0][9]).float()
+    result = measured(operands_at_random, largest, sums)
+    assert not result.within
+    assert result.worst.largest_row == 9
+
+
+def test_a_nan_in_a_row_is_outside_the_bound(operands_at_random: Operands) -> None:
+    largest, sums = (values.float() for values in exact_outputs(operands_at_random))
+    sums[0] = torch.nan
+    assert not measured(operands_at_random, largest, sums).within
+
+
+def test_rows_that_are_rightly_not_finite_are_no_error(operands_at_random: Operands) -> None:
+    input = operands_at_random.input.clone()
+    input[4, 0] = torch.nan
+    operands = Operands(input, operands_at_random.weight)
+    assert measured(operands, *kernel_subject("eager")(operands)).within
+
+
+def test_slices_of_the_vocabulary_give_the_whole_float64_statistics(
+    operands_at_random: Operands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accuracy, "MOST_LOGITS", 1 << 13)  # 64 columns a slice
+    oracle = consult(operands_at_random, torch.arange(64), reference_statistics)
+    largest, sums = exact_outputs(operands_at_random)
+    torch.testing.assert_close(oracle.exact["max"], largest, rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(oracle.exact["sum_exp"], sums, rtol=1e-13, atol=0.0)
+
+
+def test_a_large_problem_is_measured_on_a_sample_of_rows() -> None:
+    meta = Operands(torch.empty(4096, 4096, device="meta"), torch.empty(128256, 4096, device="meta"))
+    rows = sample_rows(meta, seed=0)
+    assert rows.numel() == 38  # 2e10 multiply-adds at 4096 x 128256 each
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    assert torch.equal(rows, sample_rows(meta, seed=0))

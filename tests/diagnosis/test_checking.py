@@ -1,0 +1,233 @@
+"""Tests of steadysum.diagnosis.checking, its tables and its JSON: whole checks of right and of broken operators."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from steadysum.diagnosis import checking
+from steadysum.diagnosis import document as document_module
+from steadysum.diagnosis.arguments import Shape
+from steadysum.diagnosis.checking import CheckReport, Finding, ProblemReport, Unwatched, check_operands, run_check
+from steadysum.diagnosis.document import SCHEMA, check_document, write_json
+from steadysum.diagnosis.operands import OperandSource
+from steadysum.diagnosis.probes import Plan
+from steadysum.diagnosis.rates import runs_needed
+from steadysum.diagnosis.report import render
+from steadysum.diagnosis.subject import Operands, Subject
+from steadysum.diagnosis.subjects import kernel_subjects
+from steadysum.diagnosis.verdicts import Verdict
+from steadysum.maxsum import MaxSum
+
+PLAN = Plan(runs=60, threads=(1, 2, 3), seed=0)
+SMALL = OperandSource(shapes=(Shape(4, 8, 600),))
+Broken = Callable[..., Subject]
+Faults = dict[str, Callable[[Tensor, Tensor, MaxSum], None]]
+
+
+def report_of(subject: Subject, operands: Operands, plan: Plan = PLAN) -> CheckReport:
+    findings = tuple(check_operands([subject], operands, plan))
+    problem = ProblemReport(Shape(*operands.shape), "fp32", operands.source, findings)
+    return CheckReport(plan, {}, (problem,), complete=True)
+
+
+def faulty(report: CheckReport) -> set[str]:
+    return {finding.probe for finding in report.findings if finding.judgement.verdict.is_fault}
+
+
+def finding(report: CheckReport, probe: str) -> Finding:
+    (found,) = (finding for finding in report.findings if finding.probe == probe)
+    return found
+
+
+def text_of(report: CheckReport, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(report))
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+def test_an_operator_without_fault_passes(subject: Subject, operands: Operands) -> None:
+    report = report_of(subject, operands)
+    assert report.exit_code == 0
+    assert [found.probe for found in report.findings] == [
+        *("repeat", "threads", "rows alone", "shuffled", "split"),
+        *("vs float64", "field loop"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "named", "not_named"),
+    [
+        ("random_row", {"repeat"}, {"threads", "rows alone", "shuffled", "split"}),
+        ("nan", {"repeat"}, {"threads", "rows alone", "shuffled", "split"}),
+        ("alone", {"rows alone"}, {"repeat", "threads", "shuffled"}),
+        ("place", {"shuffled"}, {"repeat", "threads"}),
+        ("threads", {"threads"}, {"repeat", "rows alone", "shuffled", "split"}),
+        ("always", {"vs float64"}, {"repeat", "threads", "rows alone", "shuffled", "split"}),
+    ],
+)
+def test_a_check_of_a_broken_operator_fails_and_names_the_right_probe(
+    fault: str, named: set[str], not_named: set[str], broken: Broken, faults: Faults, operands: Operands
+) -> None:
+    report = report_of(broken(faults[fault]), operands)
+    assert report.exit_code == 1
+    assert named <= faulty(report)
+    assert not not_named & faulty(report)
+    assert "Deviates: broken (" in text_of(report)
+
+
+def test_a_fault_in_every_second_call_is_found(broken: Broken, faults: Faults, operands: Operands) -> None:
+    assert "repeat" in faulty(report_of(broken(faults["every_second_call"]), operands))
+
+
+def test_what_an_operator_does_not_promise_is_no_fault(broken: Broken, faults: Faults, operands: Operands) -> None:
+    report = report_of(broken(faults["alone"], promises=frozenset({"run-to-run"})), operands)
+    assert report.exit_code == 0
+    alone = finding(report, "rows alone")
+    assert alone.judgement.verdict is Verdict.VARIES
+    assert alone.evidence is not None
+    assert alone.evidence.calls == 60 // checking.INFORMATION_SHARE
+
+
+def test_an_operator_that_raises_in_one_probe_could_not_run_there(
+    broken: Broken, faults: Faults, operands: Operands
+) -> None:
+    report = report_of(broken(faults["raises_alone"]), operands)
+    assert report.exit_code == 2
+    assert finding(report, "rows alone").judgement == (Verdict.FAILED, "RuntimeError: no tiles for one row")
+    assert finding(report, "shuffled").judgement.verdict is Verdict.NONE_SEEN
+    assert "RuntimeError: no tiles for one row" in text_of(report)
+
+
+def test_the_field_loop_misses_what_the_repeat_probe_sees(broken: Broken, faults: Faults, operands: Operands) -> None:
+    report = report_of(broken(faults["random_row"]), operands)
+    loop = finding(report, "field loop").loop
+    assert loop is not None
+    assert loop.deviating > loop.reported
+    assert f"misses {loop.deviating - loop.reported} of {loop.deviating}" in text_of(report)
+
+
+def test_the_available_kernels_keep_what_they_promise_on_a_small_problem() -> None:
+    subjects, missing = kernel_subjects()
+    report = run_check(SMALL, subjects, Plan(runs=6, threads=(1, 2, 3), seed=0), missing)
+    assert report.complete
+    assert report.exit_code == 0, text_of(report, 120)
+    assert [subject.name for subject in subjects] == [name for name in ("native", "eager") if name not in missing]
+
+
+def test_no_deviation_is_reported_with_what_it_excludes(subject: Subject, operands: Operands) -> None:
+    text = " ".join(text_of(report_of(subject, operands, replace(PLAN, runs=8))).split())
+    assert (
+        "calls a probe exclude rates of deviating calls above 46 % (95 %), not rarer ones" in text
+    )  # 6 = 3 x (8 // 3)
+    assert "run --runs 2995" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_the_terminal_and_cut_nothing_off(
+    width: int, broken: Broken, faults: Faults, subject: Subject, operands: Operands
+) -> None:
+    for checked in (subject, broken(faults["random_row"]), broken(faults["nan"], promises=frozenset())):
+        text = text_of(report_of(checked, operands), width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+
+
+class Stopping(Unwatched):
+    """Ends a check after some calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def stopped(self) -> bool:
+        return self.left <= 0
+
+    def progressed(self) -> None:
+        self.left -= 1
+
+
+def test_a_stopped_check_has_its_findings_so_far_and_could_not_finish(subject: Subject) -> None:
+    report = run_check(SMALL, [subject], PLAN, watcher=Stopping(70))
+    assert not report.complete
+    assert report.exit_code == 2
+    threads = finding(report, "threads").evidence
+    assert threads is not None
+    assert (threads.calls, threads.planned) == (10, 60)
+    assert "Stopped early" in text_of(report)
+    assert {found.probe for found in report.findings} == {"repeat", "threads", "field loop"}
+
+
+def test_a_check_that_was_stopped_after_a_deviation_has_found_it(broken: Broken, faults: Faults) -> None:
+    report = run_check(SMALL, [broken(faults["every_second_call"])], PLAN, watcher=Stopping(20))
+    assert report.exit_code == 1
+
+
+def test_a_check_that_was_stopped_before_its_first_call_has_no_verdict(subject: Subject) -> None:
+    report = run_check(SMALL, [subject], PLAN, watcher=Stopping(0))
+    assert report.exit_code == 2
+    assert "excludes no rate" in text_of(report)
+
+
+def test_the_document_has_the_keys_of_its_schema(
+    broken: Broken, faults: Faults, operands: Operands, tmp_path: Path
+) -> None:
+    report = report_of(broken(faults["nan"]), operands)
+    path = tmp_path / "report.json"
+    write_json(check_document(report), path)
+    document = json.loads(path.read_text())
+    assert document["schema"] == SCHEMA
+    assert (document["complete"], document["exit_code"]) == (True, 1)
+    (problem,) = document["problems"]
+    assert (problem["rows"], problem["hidden"], problem["vocabulary"]) == operands.shape
+    repeat, *_, accuracy, loop = problem["findings"]
+    assert repeat["verdict"] == "deviates"
+    assert repeat["evidence"]["deviating"] == 1
+    assert repeat["evidence"]["interval"] == pytest.approx([0.00042, 0.0894], rel=0.01)  # 1 of 60
+    assert repeat["evidence"]["largest"]["absolute"] == "inf"  # a NaN against a number
+    assert [error["statistic"] for error in accuracy["accuracy"]["statistics"]] == ["max", "sum_exp", "log_sum_exp"]
+    assert loop["field_loop"]["calls"] == 60
+    schema = str(document_module.__doc__)
+    keys = {*document, *problem, *repeat, *repeat["evidence"], *accuracy["accuracy"], *loop["field_loop"]}
+    assert [key for key in keys if key not in schema] == []
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_json({"value": 1}, path)
+    with pytest.raises(TypeError):
+        write_json({"value": object()}, path)
+    assert json.loads(path.read_text()) == {"value": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_findings_are_handed_out_before_the_check_ends(subject: Subject) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    class Listening(Unwatched):
+        def found(self, report: CheckReport) -> None:
+            seen.append((len(report.findings), report.complete))
+
+    run_check(SMALL, [subject], PLAN, watcher=Listening())
+    assert seen == [*((count, False) for count in range(8)), (7, True)]
+
+
+def test_the_default_number_of_runs_sees_the_field_reports_rate() -> None:
+    assert runs_needed(0.05) <= checking.RUNS
+    assert checking.FIELD_SHAPE == (1024, 256, 512)
+
+
+def test_operands_are_not_written_by_a_check(subject: Subject, operands: Operands) -> None:
+    before = operands.input.clone(), operands.weight.clone()
+    report_of(subject, operands)
+    assert torch.equal(operands.input, before[0])
+    assert torch.equal(operands.weight, before[1])
