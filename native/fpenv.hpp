@@ -33,4 +33,19 @@ class DefaultFloatEnvironment {
 #endif
 };
 
+namespace detail {
+template <typename F>
+[[gnu::noinline]] void call_out_of_line(F& f) {
+    f();
+}
+}  // namespace detail
+
+// Runs f under the default control word. Out of line, since a compiler may move arithmetic across the change of the
+// word.
+template <typename F>
+void in_default_environment(F&& f) {
+    const DefaultFloatEnvironment environment;
+    detail::call_out_of_line(f);
+}
+
 }  // namespace steadysum

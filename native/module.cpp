@@ -20,6 +20,7 @@
 
 namespace nb = nanobind;
 using steadysum::DType;
+using steadysum::in_default_environment;
 
 namespace {
 
@@ -57,7 +58,7 @@ float* output(const std::optional<FloatVector>& a, std::int64_t size, const char
 // A problem together with the arrays that it points into.
 class Call {
    public:
-    Call(Array input, Array weight, std::optional<Array> bias, float scale, std::optional<float> softcap,
+    Call(Array input, Array weight, std::optional<Array> bias, double scale, std::optional<double> softcap,
          std::optional<FloatVector> temperature, std::int64_t valid_vocab, FloatVector max, FloatVector sum_exp,
          std::optional<IndexVector> target, std::optional<FloatVector> target_logit,
          std::optional<FloatVector> weighted_sum, std::optional<FloatMatrix> logits)
@@ -84,8 +85,11 @@ class Call {
             require(bias_->ndim() == 1 && static_cast<std::int64_t>(bias_->shape(0)) == vocabulary, "bias must be [V]");
             problem.epilogue.bias = {bias_->data(), dtype_of(*bias_), vocabulary, bias_->stride(0)};
         }
-        problem.epilogue.scale = scale;
-        problem.epilogue.softcap = softcap.value_or(0.0F);
+        steadysum::in_default_environment([&] {  // the caller's rounding mode has no part in it
+            problem.epilogue.scale = static_cast<float>(scale);
+            problem.epilogue.softcap = static_cast<float>(softcap.value_or(0.0));
+        });
+        require(!softcap || problem.epilogue.softcap > 0.0F, "softcap must be > 0 in float32");
         if (temperature_) {
             const auto size = static_cast<std::int64_t>(temperature_->shape(0));
             require(size == 1 || size == rows, "temperature must be [1] or [N]");
@@ -147,48 +151,61 @@ std::int64_t common_size(std::initializer_list<const FloatVector*> arrays) {
 void merge(const FloatVector& max1, const FloatVector& sum1, const FloatVector& max2, const FloatVector& sum2,
            const FloatVector& max, const FloatVector& sum) {
     const std::int64_t size = common_size({&max1, &sum1, &max2, &sum2, &max, &sum});
-    const steadysum::DefaultFloatEnvironment environment;
-    steadysum::current_kernel().merge({max1.data(), sum1.data(), nullptr}, {max2.data(), sum2.data(), nullptr},
-                                      {max.data(), sum.data(), nullptr}, size);
+    in_default_environment([&] {
+        steadysum::current_kernel().merge({max1.data(), sum1.data(), nullptr}, {max2.data(), sum2.data(), nullptr},
+                                          {max.data(), sum.data(), nullptr}, size);
+    });
 }
 
 void merge_weighted(const FloatVector& max1, const FloatVector& sum1, const FloatVector& weighted1,
                     const FloatVector& max2, const FloatVector& sum2, const FloatVector& weighted2,
                     const FloatVector& max, const FloatVector& sum, const FloatVector& weighted) {
     const std::int64_t size = common_size({&max1, &sum1, &weighted1, &max2, &sum2, &weighted2, &max, &sum, &weighted});
-    const steadysum::DefaultFloatEnvironment environment;
-    steadysum::current_kernel().merge({max1.data(), sum1.data(), weighted1.data()},
-                                      {max2.data(), sum2.data(), weighted2.data()},
-                                      {max.data(), sum.data(), weighted.data()}, size);
+    in_default_environment([&] {
+        steadysum::current_kernel().merge({max1.data(), sum1.data(), weighted1.data()},
+                                          {max2.data(), sum2.data(), weighted2.data()},
+                                          {max.data(), sum.data(), weighted.data()}, size);
+    });
 }
 
 void exp_array(const FloatVector& x, const FloatVector& out) {
     const std::int64_t size = common_size({&x, &out});
-    const steadysum::DefaultFloatEnvironment environment;
-    steadysum::current_kernel().exp(x.data(), out.data(), size);
+    in_default_environment([&] { steadysum::current_kernel().exp(x.data(), out.data(), size); });
 }
 void tanh_array(const FloatVector& x, const FloatVector& out) {
     const std::int64_t size = common_size({&x, &out});
-    const steadysum::DefaultFloatEnvironment environment;
-    steadysum::current_kernel().tanh(x.data(), out.data(), size);
+    in_default_environment([&] { steadysum::current_kernel().tanh(x.data(), out.data(), size); });
 }
+
+// out[i] := f(i) for every element.
+template <typename F>
+void fill(const FloatVector& out, std::int64_t size, F&& f) {
+    in_default_environment([&] {
+        for (std::int64_t i = 0; i < size; ++i) out.data()[i] = f(i);
+    });
+}
+
 void log_array(const FloatVector& x, const FloatVector& out) {
-    const std::int64_t size = common_size({&x, &out});
-    const steadysum::DefaultFloatEnvironment environment;
-    for (std::int64_t i = 0; i < size; ++i) out.data()[i] = steadysum::log(x.data()[i]);
+    fill(out, common_size({&x, &out}), [&](std::int64_t i) { return steadysum::log(x.data()[i]); });
 }
 
 // The log-probability of the target, -(log s - (z - m)): the large common offset cancels before the logarithm joins.
 void logprob(const FloatVector& target_logit, const FloatVector& max, const FloatVector& sum_exp,
              const FloatVector& out) {
     const std::int64_t size = common_size({&target_logit, &max, &sum_exp, &out});
-    const steadysum::DefaultFloatEnvironment environment;
-    for (std::int64_t i = 0; i < size; ++i) {
+    fill(out, size, [&](std::int64_t i) {
         const float log_sum = steadysum::log(sum_exp.data()[i]);
-        out.data()[i] = -(log_sum - (target_logit.data()[i] - max.data()[i]));
         if (steadysum::armed(steadysum::Trap::loss_as_difference))
-            out.data()[i] = -((max.data()[i] + log_sum) - target_logit.data()[i]);
-    }
+            return -((max.data()[i] + log_sum) - target_logit.data()[i]);
+        return -(log_sum - (target_logit.data()[i] - max.data()[i]));
+    });
+}
+
+// -sum p log p = log s - t / s, where t is the weighted sum.
+void entropy(const FloatVector& sum_exp, const FloatVector& weighted_sum, const FloatVector& out) {
+    fill(out, common_size({&sum_exp, &weighted_sum, &out}), [&](std::int64_t i) {
+        return steadysum::log(sum_exp.data()[i]) - weighted_sum.data()[i] / sum_exp.data()[i];
+    });
 }
 
 void softmax(const FloatMatrix& logits, const FloatVector& max, const FloatVector& sum_exp, int threads) {
@@ -216,10 +233,10 @@ NB_MODULE(_native, m) {
         return features;
     });
     nb::class_<Call>(m, "Call").def(
-        nb::init<Array, Array, std::optional<Array>, float, std::optional<float>, std::optional<FloatVector>,
+        nb::init<Array, Array, std::optional<Array>, double, std::optional<double>, std::optional<FloatVector>,
                  std::int64_t, FloatVector, FloatVector, std::optional<IndexVector>, std::optional<FloatVector>,
                  std::optional<FloatVector>, std::optional<FloatMatrix>>(),
-        nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0F,
+        nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0,
         nb::arg("softcap").none() = nb::none(), nb::arg("temperature").none() = nb::none(), nb::arg("valid_vocab"),
         nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
         nb::arg("target_logit").none() = nb::none(), nb::arg("weighted_sum").none() = nb::none(),
@@ -231,6 +248,7 @@ NB_MODULE(_native, m) {
     m.def("tanh", &tanh_array);
     m.def("log", &log_array);
     m.def("logprob", &logprob);
+    m.def("entropy", &entropy);
     m.def("softmax_", &softmax);
 #ifdef STEADYSUM_TRAPS
     m.def("arm", [](int trap) { steadysum::armed_trap = static_cast<steadysum::Trap>(trap); });

@@ -110,6 +110,9 @@ void after_fork() {
     forked.store(true);
 }
 
+// From the moment the library is loaded: torch's threads may have run, and a fork may come, before our first call.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, after_fork);
+
 Pool& pool() {
     Pool* p = current.load(std::memory_order_acquire);
     if (p == nullptr) {
@@ -144,8 +147,6 @@ struct Region {
 }  // namespace
 
 void run_on_pool(int threads, const std::function<void(int)>& job) {
-    static const int registered = pthread_atfork(nullptr, nullptr, after_fork);
-    (void)registered;
     if (const OpenMpParallel parallel = threads > 1 ? open_mp() : nullptr; parallel != nullptr) {
         Region region{job};
         parallel(Region::enter, &region, static_cast<unsigned>(threads), 0);

@@ -104,7 +104,7 @@ inline void settle(const float* logits, std::int64_t columns, float& max, float&
     } else if (largest == kInfinity) {
         max = kInfinity;
         sum = static_cast<float>(infinite);
-        weighted = 0.0F;
+        weighted = quiet;
     } else {
         max = largest == 0.0F ? (plus_zero ? 0.0F : -0.0F) : largest;
     }
