@@ -1,0 +1,212 @@
+"""The published bits a second time: an implementation written from docs/bits.md alone, without a look at native/.
+
+It reads like that page: loops in scalar_bits.c, the grid and the fold here. Its fused multiply-add is the C library's,
+which `exact_fma` (rational arithmetic) checks. Not here: comparisons (test_published_bits.py), or anything fast.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Floats", "Partial", "Scalar", "canonical", "compile_loops", "exact_fma", "exact_product", "to_floats"]
+
+Floats = NDArray[np.float32]
+
+CANONICAL_NAN: Final = np.uint32(0x7FC00000)
+ROUNDING: Final = ("nearest", "up", "down", "zero")
+FLAGS: Final = ("-std=c11", "-O1", "-ffp-contract=off", "-fPIC", "-shared")
+
+
+class Partial(NamedTuple):
+    """One element per row: the maximum, the sum of exp(z - max), and the sum of exp(z - max) * (z - max)."""
+
+    max: Floats
+    sum_exp: Floats
+    weighted_sum: Floats
+
+
+class Scalar:
+    """The functions of docs/bits.md on arrays of floats; holds the compiled loops."""
+
+    def __init__(self, library: Path) -> None:
+        self._loops = ctypes.CDLL(str(library))
+
+    # --- Elementwise --------------------------------------------------------------------------------------------------
+    def fma(self, a: Floats, b: Floats, c: Floats) -> Floats:
+        return self._each("fma_each", a, b, c)
+
+    def exp(self, x: Floats) -> Floats:
+        return self._each("exp_each", x)
+
+    def tanh(self, x: Floats) -> Floats:
+        return self._each("tanh_each", x)
+
+    def log(self, x: Floats) -> Floats:
+        return self._each("log_each", x)
+
+    def logprob(self, target_logit: Floats, max: Floats, sum_exp: Floats) -> Floats:
+        return self._each("logprob", target_logit, max, sum_exp)
+
+    def entropy(self, found: Partial) -> Floats:
+        return self._each("entropy", found.sum_exp, found.weighted_sum)
+
+    # --- "Logits" -----------------------------------------------------------------------------------------------------
+    def logits(
+        self,
+        input: Floats,  # [N, H]
+        weight: Floats,  # [V, H]
+        bias: Floats | None = None,  # [V]
+        scale: float = 1.0,
+        softcap: float | None = None,
+        temperature: Floats | None = None,  # [1] or [N]
+    ) -> Floats:  # [N, V]
+        """Logits of all columns; masking is left to those who use them."""
+        (N, H), V = input.shape, weight.shape[0]
+        out = np.empty((N, V), dtype=np.float32)
+        if temperature is not None:
+            temperature = np.ascontiguousarray(np.broadcast_to(temperature, (N,)))
+        self._loops.logits(
+            *map(ctypes.c_int64, (N, H, V)),
+            _pointer(input),
+            _pointer(weight),
+            None if bias is None else _pointer(bias),
+            ctypes.c_float(scale),  # ctypes converts a double as C does: rounded to nearest
+            None if softcap is None else ctypes.byref(ctypes.c_float(softcap)),
+            None if temperature is None else _pointer(temperature),
+            _pointer(out),
+        )
+        return out
+
+    # --- "The grid", "A tile", "Fold" ---------------------------------------------------------------------------------
+    def statistics(self, logits: Floats, valid_vocab: int) -> Partial:
+        """max, sum_exp and weighted sum of each row of logits [N, V], of which the first valid_vocab columns count."""
+        V = logits.shape[1]
+        segments = [
+            reduce(self.merge, [self._tile(logits, start, min(stop, valid_vocab)) for start, stop in tiles])
+            for tiles in grid(V)
+        ]
+        return Partial(*map(canonical, self._tree(segments, 0, 16)))
+
+    def merge(self, a: Partial, b: Partial) -> Partial:
+        """a ⊕ b."""
+        out = Partial(*(np.empty_like(a.max) for _ in Partial._fields))
+        self._loops.merge(ctypes.c_int64(a.max.size), *map(_pointer, (*a, *b, *out)))
+        return out
+
+    def _tile(self, logits: Floats, start: int, stop: int) -> Partial:
+        N, V = logits.shape
+        out = Partial(*(np.empty(N, dtype=np.float32) for _ in Partial._fields))
+        sizes = (N, V), (start, max(stop - start, 0))
+        self._loops.tile(
+            *map(ctypes.c_int64, sizes[0]), _pointer(logits), *map(ctypes.c_int64, sizes[1]), *map(_pointer, out)
+        )
+        return out
+
+    def _tree(self, segments: Sequence[Partial], first: int, leaves: int) -> Partial:
+        """The node over the leaves first ... first + leaves - 1, of which at least the first one exists."""
+        if leaves == 1:
+            return segments[first]
+        half = leaves // 2
+        left = self._tree(segments, first, half)
+        if first + half >= len(segments):
+            return left
+        return self.merge(left, self._tree(segments, first + half, half))
+
+    # --- "Derived values" ---------------------------------------------------------------------------------------------
+    def softmax(self, logits: Floats, max: Floats, sum_exp: Floats) -> Floats:
+        out = np.empty_like(logits)
+        self._loops.softmax(*map(ctypes.c_int64, logits.shape), *map(_pointer, (logits, max, sum_exp, out)))
+        return out
+
+    # --- A caller's floating-point mode: for tests, no part of the page -----------------------------------------------
+    def set_rounding(self, mode: str) -> None:
+        """Of this thread: one of ROUNDING."""
+        assert self._loops.set_rounding(ROUNDING.index(mode)) == 0
+
+    def rounding(self) -> str:
+        return ROUNDING[self._loops.rounding()]
+
+    def _each(self, name: str, *arrays: Floats) -> Floats:
+        out = np.empty_like(arrays[0])
+        getattr(self._loops, name)(ctypes.c_int64(out.size), *map(_pointer, (*arrays, out)))
+        return out
+
+
+def grid(V: int) -> list[list[tuple[int, int]]]:
+    """For each segment of the vocabulary its tiles, each as (first column, one past the last)."""
+    width = math.ceil(V / 16) if V >= 8192 else 512
+    segments = [(first, min(first + width, V)) for first in range(0, V, width)]
+    return [[(start, min(start + 512, stop)) for start in range(first, stop, 512)] for first, stop in segments]
+
+
+def to_floats(values: NDArray[Any], bfloat16: bool = False) -> Floats:
+    """Elements widened exactly, C-contiguous; those of a bfloat16 array come as its 16-bit integers."""
+    if bfloat16:
+        return (np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def canonical(values: Floats) -> Floats:
+    """The same values, every NaN being the one of the page."""
+    return np.where(np.isnan(values), CANONICAL_NAN, values.view(np.uint32)).view(np.float32)
+
+
+def compile_loops(compiler: str, folder: Path) -> Scalar:
+    """Compile scalar_bits.c into this folder. Raises CalledProcessError with the compiler's messages printed."""
+    library = folder / "scalar_bits.so"
+    source = Path(__file__).with_suffix(".c")
+    subprocess.run([compiler, *FLAGS, "-o", str(library), str(source), "-lm"], check=True)
+    return Scalar(library)
+
+
+# --- The fused multiply-add, exactly ----------------------------------------------------------------------------------
+def exact_fma(a: float, b: float, c: float) -> float:
+    """a * b + c of three finite floats, rounded once to binary32, ties to even; in rational arithmetic."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:  # an exact zero is +0, unless both terms are -0
+        product_sign = math.copysign(1, a) * math.copysign(1, b)
+        both_negative_zeros = Fraction(a) * Fraction(b) == 0 and product_sign < 0 and math.copysign(1, c) < 0
+        return -0.0 if both_negative_zeros else 0.0
+    quantum = Fraction(2) ** (max(_exponent(exact), -126) - 23)
+    rounded = round(exact / quantum) * quantum  # round() of a Fraction: to nearest, ties to even
+    magnitude = math.inf if abs(rounded) >= Fraction(2) ** 128 else float(abs(rounded))
+    return math.copysign(magnitude, exact)
+
+
+def exact_product(input: Floats, weight: Floats) -> Floats:
+    """Step 1 of "Logits" with `exact_fma`, in plain Python; for tiny problems."""
+    (N, H), V = input.shape, weight.shape[0]
+    out = np.zeros((N, V), dtype=np.float32)
+    for i in range(N):
+        for j in range(V):
+            sums = []
+            for first in range(0, H, 128):
+                c = 0.0
+                for k in range(first, min(first + 128, H)):
+                    c = exact_fma(float(input[i, k]), float(weight[j, k]), c)
+                sums.append(np.float32(c))
+            for index, c32 in enumerate(sums):
+                out[i, j] = c32 if index == 0 else out[i, j] + c32
+    return out
+
+
+def _exponent(value: Fraction) -> int:
+    """The e with 2^e <= |value| < 2^(e+1)."""
+    e = abs(value.numerator).bit_length() - value.denominator.bit_length()
+    return e if abs(value) >= Fraction(2) ** e else e - 1
+
+
+def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
+    assert array.dtype == np.float32, array.dtype
+    assert array.flags.c_contiguous, array.strides
+    return ctypes.c_void_p(array.ctypes.data)
