@@ -5,10 +5,20 @@ Not here: the problems and the errors themselves (steadysum.diagnosis.rounding, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from benchmarks.results import Measure
-from steadysum.diagnosis.rounding import FAMILIES, HIDDEN_SIZES, ROWS, VOCABULARY, make_problem, rounding_errors
+from steadysum.diagnosis.accuracy import ALLOWED_RATIO
+from steadysum.diagnosis.rounding import (
+    FAMILIES,
+    HIDDEN_SIZES,
+    ROWS,
+    VOCABULARY,
+    RoundingError,
+    make_problem,
+    rounding_errors,
+)
 
 KERNEL = "native"
 QUICK_HIDDEN_SIZES = HIDDEN_SIZES[:2]
@@ -24,6 +34,13 @@ def measure_errors(quick: bool) -> Iterator[Measure]:
                     contender=f"{KERNEL}: {error.quantity}",
                     against="torch fp32",
                     value=error.interval(),
-                    bar=error.allowed / error.torch if error.torch else 0.0,
+                    bar=_bar(error),
                     note=f"root mean square error {error.own:.2e} against {error.torch:.2e}",
                 )
+
+
+def _bar(error: RoundingError) -> float:
+    """What the ratio may be. Where torch is exact, it is 0 or infinite, the latter within one rounding."""
+    if error.torch:
+        return error.allowed / error.torch
+    return math.inf if 0 < error.own <= error.allowed else ALLOWED_RATIO

@@ -151,7 +151,7 @@ def cases(draw: st.DrawFn) -> Case:
     return draw_case((rows, hidden, vocab), dtype, everything=everything, seed=draw(st.integers(0, 99)))
 
 
-# The fixtures hold no state; 45 s for all of this file on two cores.
+# Function-scoped fixtures hold no state that an example could leave to the next.
 drawn = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

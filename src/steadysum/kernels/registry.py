@@ -58,7 +58,7 @@ class Kernel(Protocol):
         ...
 
     def entropy(self, found: Statistics) -> Tensor:
-        """-sum(p log p) = log(sum_exp) - weighted_sum / sum_exp: log p = (z - max) - log(sum_exp), and the p add up to 1."""
+        """-sum(p log p) = log(sum_exp) - weighted_sum / sum_exp, since log p = (z - max) - log(sum_exp)."""
         ...
 
     def log(self, sum_exp: Tensor) -> Tensor:
