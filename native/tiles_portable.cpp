@@ -2,23 +2,11 @@
 #define STEADYSUM_ISA isa_portable
 #include "vec_portable.hpp"
 
-#include "elementwise.hpp"
-#include "tile.hpp"
+#include "table.hpp"
 
 namespace steadysum {
 
 extern const TileKernel kernel_portable;
-const TileKernel kernel_portable = {
-    "portable",
-    STEADYSUM_ISA::kPanelRows,
-    STEADYSUM_ISA::kBlockColumnsMost * STEADYSUM_ISA::kBlockStride,
-    STEADYSUM_ISA::pack_input,
-    STEADYSUM_ISA::compute_tile,
-    STEADYSUM_ISA::fold,
-    STEADYSUM_ISA::merge_arrays,
-    STEADYSUM_ISA::exp_array,
-    STEADYSUM_ISA::tanh_array,
-    STEADYSUM_ISA::softmax,
-};
+constinit const TileKernel kernel_portable = STEADYSUM_ISA::make_table("portable");
 
 }  // namespace steadysum

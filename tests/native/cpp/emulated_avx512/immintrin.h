@@ -1,6 +1,7 @@
-// The AVX-512 intrinsics that native/vec_avx512.hpp uses, lane by lane, written from the instruction set's documentation: so
-// that the AVX-512 variant of the kernel, blocking and shuffles included, runs on processors without it. Found in place of the
-// compiler's header by the include path of the test binary alone. It tests the source; the instructions it can't.
+// The AVX-512 intrinsics that native/vec_avx512.hpp uses, lane by lane, written from the instruction set's
+// documentation: so that the AVX-512 variant of the kernel, blocking and shuffles included, runs on processors without
+// it. Found in place of the compiler's header by the include path of the test binary alone. It tests the source; the
+// instructions it can't.
 #pragma once
 
 #include_next <immintrin.h>
@@ -130,17 +131,25 @@ inline Floats unpackhi_ps(Floats a, Floats b) {
     return r;
 }
 // In each 128-bit lane: two elements of a, two of b, chosen by two bits of the control each.
+// (Not as one expression, (j < 2 ? a : b)[...]: GCC 12 with -fsanitize=shift computes the index for one of the two
+// only.)
 inline Floats shuffle_ps(Floats a, Floats b, int control) {
     Floats r;
     for (int i = 0; i < 16; i += 4)
-        for (int j = 0; j < 4; ++j) r[i + j] = (j < 2 ? a : b)[i + ((control >> (2 * j)) & 3)];
+        for (int j = 0; j < 4; ++j) {
+            const int from = i + ((control >> (2 * j)) & 3);
+            r[i + j] = j < 2 ? a[from] : b[from];
+        }
     return r;
 }
 // Two 128-bit lanes of a, two of b, chosen in the same way.
 inline Floats shuffle_f32x4(Floats a, Floats b, int control) {
     Floats r;
     for (int j = 0; j < 4; ++j)
-        for (int i = 0; i < 4; ++i) r[4 * j + i] = (j < 2 ? a : b)[4 * ((control >> (2 * j)) & 3) + i];
+        for (int i = 0; i < 4; ++i) {
+            const int from = 4 * ((control >> (2 * j)) & 3) + i;
+            r[4 * j + i] = j < 2 ? a[from] : b[from];
+        }
     return r;
 }
 

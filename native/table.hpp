@@ -1,0 +1,19 @@
+// The functions of one instruction set as the table that the rest of the kernel calls. Included last by each variant.
+#pragma once
+
+#include "elementwise.hpp"
+#include "tile.hpp"
+#include "tile_kernel.hpp"
+
+namespace steadysum::STEADYSUM_ISA {
+
+constexpr TileKernel make_table(const char* isa) {
+    return {
+        isa,          kPanelRows,   kBlockColumnsMost * kBlockStride,
+        pack_input,   compute_tile, fold,
+        merge_arrays, exp_array,    tanh_array,
+        softmax,
+    };
+}
+
+}  // namespace steadysum::STEADYSUM_ISA
