@@ -89,7 +89,7 @@ class Call {
             problem.epilogue.scale = static_cast<float>(scale);
             problem.epilogue.softcap = static_cast<float>(softcap.value_or(0.0));
         });
-        require(!softcap || problem.epilogue.softcap > 0.0F, "softcap must be > 0 in float32");
+        require(!softcap || problem.epilogue.softcap != 0.0F, "softcap is 0 in float32");  // 0 stands for none
         if (temperature_) {
             const auto size = static_cast<std::int64_t>(temperature_->shape(0));
             require(size == 1 || size == rows, "temperature must be [1] or [N]");
