@@ -12,6 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from steadysum.errors import GradientError
 
 __all__ = ["NAMESPACE", "register"]
 
@@ -24,7 +28,42 @@ def register(schema: str, implementation: Callable[..., Any], fake: Callable[...
     name = schema.split("(", 1)[0]
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     _LIBRARY.impl(name, _opaque(implementation), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, _refusing_gradients(name), "Autograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
+
+
+def _refusing_gradients(name: str) -> Callable[..., Any]:
+    """What autograd runs in place of an operator without gradients: an error in every mode of differentiation.
+
+    Without it a direct call would return a tensor whose backward does nothing, and forward mode a tangent of zero.
+    """
+
+    operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+    parameters = [parameter.name for parameter in operator._schema.arguments]
+
+    def call(*arguments: Any) -> Any:
+        for parameter, argument in zip(parameters, arguments, strict=False):
+            for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+                seen = _differentiated(tensor) if isinstance(tensor, Tensor) else None
+                if seen is not None:
+                    raise GradientError(
+                        f"gradients of {name}",
+                        seen=f"{parameter} with {seen}",
+                        allowed="operands without grad",
+                        remedy="Gradients come in a later version: use torch.no_grad(), or pass .detach()ed operands.",
+                    )
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*arguments)
+
+    return call
+
+
+def _differentiated(tensor: Tensor) -> str | None:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return "requires_grad in grad mode"
+    if forward_ad._is_fwd_grad_enabled() and torch._VF._unpack_dual(tensor, level=0)[1] is not None:
+        return "a tangent of forward-mode differentiation"
+    return None
 
 
 def _opaque(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from steadysum import _extension, _library
-from steadysum.errors import DeviceError, DtypeError, GradientError, ShapeError
+from steadysum.errors import DeviceError, DtypeError, OperandTypeError, ShapeError
 from steadysum.tiling import SEGMENTS
 
 __all__ = ["MaxSum", "fold", "fold_tree", "identity", "merge", "merge_by_torch"]
@@ -61,8 +61,9 @@ def merge(first: MaxSum, second: MaxSum) -> MaxSum:
         first, second: MaxSum of equal shapes, dtypes and devices. Order matters for the last bits only.
 
     Returns:
-        MaxSum of that shape and dtype. On CPU fp32, with the `native` kernel installed, the published bits of its fold:
-        so shards that are merged in the order of the fold's tree have the bits of the unsharded call.
+        MaxSum of that shape and dtype; on CPU fp32, with the `native` kernel installed, with the published bits of its
+        fold. Shards of a vocabulary that are computed by calls of their own are cut anew, each by its own size: merged,
+        they are right, but in general not to the last bits of the unsharded call.
 
     Raises:
         ShapeError, DtypeError, DeviceError: the two don't fit each other.
@@ -71,15 +72,15 @@ def merge(first: MaxSum, second: MaxSum) -> MaxSum:
     >>> merge(MaxSum(torch.tensor(3.0), torch.tensor(2.0)), MaxSum(torch.tensor(3.0), torch.tensor(1.0)))
     MaxSum(max=tensor(3.), sum_exp=tensor(3.))
     """
-    tensors = (*first, *second)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        raise GradientError(
-            "merge",
-            seen="a MaxSum that requires grad, in grad mode",
-            allowed="tensors without grad",
-            remedy="Gradients come in a later version: use torch.no_grad() or .detach().",
-        )
-    return MaxSum(*torch.ops.steadysum.merge(*tensors))
+    for position, given in enumerate((first, second)):
+        if not isinstance(given, MaxSum):
+            raise OperandTypeError(
+                f"type of argument {position} of merge",
+                type(given).__name__,
+                "MaxSum",
+                "Wrap it: MaxSum(max, sum_exp).",
+            )
+    return MaxSum(*torch.ops.steadysum.merge(*first, *second))
 
 
 def merge_by_torch(first: MaxSum, second: MaxSum) -> MaxSum:

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 
-from steadysum import _extension, errors, linear_logprobs, linear_max_sum, linear_softmax
+from steadysum import Call, _extension, errors, linear_logprobs, linear_max_sum, linear_softmax, regroup
 
 X, HEAD, BIAS, TARGET = torch.ones(3, 8), torch.ones(20, 8), torch.ones(20), torch.zeros(3, dtype=torch.int64)
 NAN, INF = float("nan"), float("inf")
@@ -249,7 +250,52 @@ MISTAKES = {
     ),
     "softcap is NaN": Mistake(max_sum(softcap=NAN), errors.RangeError, ValueError, "softcap: got nan; allowed:"),
     "temperature is 0": Mistake(
-        max_sum(temperature=0), errors.RangeError, ValueError, "temperature: got 0; allowed: a finite number > 0."
+        max_sum(temperature=0),
+        errors.RangeError,
+        ValueError,
+        "temperature: got 0.0; allowed: a finite number > 0, 1.18e-38 to 3.4e+38.",
+    ),
+    "temperature rounds to 0 in fp32": Mistake(
+        max_sum(temperature=1e-50),
+        errors.RangeError,
+        ValueError,
+        "temperature: got 1e-50; allowed: a finite number > 0",
+    ),
+    "temperature overflows fp32": Mistake(
+        max_sum(temperature=1e39), errors.RangeError, ValueError, "temperature: got 1e+39; allowed: a finite number > 0"
+    ),
+    "a temperature tensor overflows fp32": Mistake(
+        max_sum(temperature=torch.tensor(1e39, dtype=torch.float64)),
+        errors.RangeError,
+        ValueError,
+        "temperature: got 1e+39 at position []; allowed: finite numbers > 0.",
+    ),
+    "scale is a huge integer": Mistake(
+        max_sum(scale=10**400), errors.RangeError, ValueError, "scale: got an integer beyond float64; allowed: a finite"
+    ),
+    "valid_vocab is a huge integer": Mistake(
+        max_sum(valid_vocab=2**70),
+        errors.RangeError,
+        ValueError,
+        "valid_vocab: got 1180591620717411303424; allowed: 1 to 20",
+    ),
+    "softcap of a regrouped call is 0": Mistake(
+        lambda: regroup([Call(X, HEAD, softcap=0.0)]),
+        errors.RangeError,
+        ValueError,
+        "softcap: got 0.0; allowed: a finite",
+    ),
+    "regroup takes a call for a list": Mistake(
+        lambda: regroup(Call(X, HEAD)),  # type: ignore[arg-type]
+        errors.OperandTypeError,
+        TypeError,
+        "type of calls: got Call; allowed: an iterable of steadysum.Call. Put the calls into a list:",
+    ),
+    "regroup takes a number": Mistake(
+        lambda: regroup(5),  # type: ignore[arg-type]
+        errors.OperandTypeError,
+        TypeError,
+        "type of calls: got int; allowed: an iterable",
     ),
     "a row's temperature is negative": Mistake(
         max_sum(temperature=torch.tensor([1.0, -0.5, 1.0])),
@@ -301,14 +347,15 @@ MISTAKES = {
         max_sum(X.clone().requires_grad_()),
         errors.GradientError,
         NotImplementedError,
-        "gradients: got input.requires_grad in grad mode; allowed: operands without grad. Gradients come in a later "
+        "gradients of linear_max_sum: got input with requires_grad in grad mode; allowed: operands without grad. "
+        "Gradients come in a later "
         "version: use torch.no_grad(), or pass .detach()ed operands.",
     ),
     "the head is a parameter": Mistake(
         max_sum(X, torch.nn.Linear(8, 20).weight),
         errors.GradientError,
         NotImplementedError,
-        "gradients: got weight.requires_grad in grad mode;",
+        "gradients of linear_max_sum: got weight with requires_grad in grad mode;",
     ),
 }
 
@@ -339,8 +386,29 @@ def test_native_that_is_missing_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_each_function_checks_the_shared_arguments(call: Callable[[Tensor, Tensor], object]) -> None:
     with pytest.raises(errors.ShapeError, match="hidden sizes of input and weight"):
         call(X, HEAD.T)
-    with pytest.raises(errors.GradientError, match=r"weight\.requires_grad"):
+    with pytest.raises(errors.GradientError, match=r"weights? with requires_grad in grad mode"):
         call(X, HEAD.clone().requires_grad_())
+
+
+def test_forward_mode_differentiation_is_refused_rather_than_zero() -> None:
+    def log_sum_exp(x: Tensor) -> Tensor:
+        return linear_max_sum(x, HEAD).sum_exp
+
+    with pytest.raises(errors.GradientError, match="input with a tangent of forward-mode differentiation"):
+        torch.func.jvp(log_sum_exp, (X,), (torch.ones_like(X),))
+    with pytest.raises(errors.GradientError, match="input with a tangent"):
+        torch.func.jacfwd(log_sum_exp)(X)
+    with forward_ad.dual_level(), pytest.raises(errors.GradientError, match="input with a tangent"):
+        log_sum_exp(forward_ad.make_dual(X, torch.ones_like(X)))
+
+
+def test_an_operator_called_by_its_torch_name_gives_no_result_that_seems_to_require_grad() -> None:
+    head = HEAD.clone().requires_grad_()
+    with pytest.raises(errors.GradientError, match="weight with requires_grad"):
+        torch.ops.steadysum.linear_max_sum(X, head, None, 1.0, None, None, None, "auto")
+    with torch.no_grad():
+        largest, _ = torch.ops.steadysum.linear_max_sum(X, head, None, 1.0, None, None, None, "auto")
+    assert not largest.requires_grad
 
 
 def test_operators_called_by_their_torch_name_check_as_well() -> None:

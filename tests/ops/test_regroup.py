@@ -97,3 +97,10 @@ def test_a_mistake_in_one_call_is_told_before_any_work() -> None:
         regroup([Call(X, HEAD, softcap=0.0)])
     with pytest.raises(ShapeError, match="rank of weight"):
         regroup([Call(X, torch.tensor(1.0))])
+
+
+def test_calls_may_come_from_a_generator() -> None:
+    x, head = torch.randn(2, 4), torch.randn(5, 4)
+    found = regroup(Call(x, head) for _ in range(2))
+    assert len(found) == 2
+    assert torch.equal(found[1].sum_exp, linear_max_sum(x, head).sum_exp)

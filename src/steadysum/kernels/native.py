@@ -17,7 +17,8 @@ from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 
 name: Final = "native"
-promises: Final = frozenset(Promise)
+# Not shards: a call on a shard cuts a grid of its own.
+promises: Final = frozenset(Promise) - {Promise.SHARDS}
 
 
 def missing() -> str | None:

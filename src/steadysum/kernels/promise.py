@@ -13,7 +13,7 @@ class Promise(str, Enum):
     RUN_TO_RUN = "run-to-run"  # in every run with the same operands, thread count and machine
     BATCH = "batch"  # whatever other rows are in the call
     THREADS = "threads"  # for every number of threads
-    SHARDS = "shards"  # when whole segments of the vocabulary are computed apart and merged
+    SHARDS = "shards"  # when shards of the vocabulary are computed by calls of their own, and merged
 
     def __str__(self) -> str:
         return self.value

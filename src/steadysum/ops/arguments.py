@@ -1,6 +1,6 @@
 """The arguments that all operators share: every check of what a user passed, and how they become a kernel's operands.
 
-Three steps, each in one place: `accept` (public functions: Python types, grad), `check` (operator and shape function:
+Three steps, each in one place: `accept` (public functions: Python types), `check` (operator and shape function:
 ranks, sizes, dtypes, devices, ranges) and `operands` (operator: values of tensors, flattening of rows).
 Not here: choosing a kernel, computing anything.
 """
@@ -16,7 +16,6 @@ from torch import Tensor
 from steadysum.errors import (
     DeviceError,
     DtypeError,
-    GradientError,
     LayoutError,
     OperandTypeError,
     RangeError,
@@ -70,7 +69,7 @@ class Arguments(NamedTuple):
         return {name: tensor for name, tensor in candidates.items() if tensor is not None}
 
 
-# ---- accept: Python types, names, grad ---------------------------------------------------------------------------
+# ---- accept: Python types, names ---------------------------------------------------------------------------------
 
 
 def accept(
@@ -83,14 +82,17 @@ def accept(
     valid_vocab: int | None,
     kernel: str,
 ) -> Arguments:
-    """Check the Python types of a public function's arguments, and refuse operands that require grad."""
+    """Check the Python types of a public function's arguments."""
     _accept_tensor("input", input)
     _accept_tensor("weight", weight)
     if bias is not None:
         _accept_tensor("bias", bias)
-    _accept_number("scale", scale)
+    dtype = statistics_dtype(input.dtype)
+    scale = _accept_number("scale", scale)
+    _check_scale(scale, dtype)
     if softcap is not None:
-        _accept_number("softcap", softcap)
+        softcap = _accept_number("softcap", softcap)
+        _check_positive("softcap", softcap, dtype)
     if valid_vocab is not None and (isinstance(valid_vocab, bool) or not isinstance(valid_vocab, (int, torch.SymInt))):
         raise OperandTypeError(
             "type of valid_vocab",
@@ -98,24 +100,16 @@ def accept(
             allowed="int or None",
             remedy="Pass the number of real columns of a padded head.",
         )
+    if valid_vocab is not None and weight.dim() == 2:
+        _check_valid_vocab(valid_vocab, weight.shape[0])
     if not isinstance(kernel, str):
         raise OperandTypeError("type of kernel", _type_name(kernel), "str", "Pass a kernel's name, or 'auto'.")
     check_name(kernel)
     if temperature is not None and not isinstance(temperature, Tensor):
-        _accept_number("temperature", temperature)
-        if not 0 < temperature < math.inf:  # NaN fails as well
-            raise RangeError("temperature", str(temperature), "a finite number > 0", "Pass None for no temperature.")
-        temperature = torch.full((1,), temperature, dtype=statistics_dtype(input.dtype), device=input.device)
-    arguments = Arguments(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel)
-    for name, tensor in arguments.tensors.items():
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise GradientError(
-                "gradients",
-                seen=f"{name}.requires_grad in grad mode",
-                allowed="operands without grad",
-                remedy="Gradients come in a later version: use torch.no_grad(), or pass .detach()ed operands.",
-            )
-    return arguments
+        number = _accept_number("temperature", temperature)
+        _check_positive("temperature", number, dtype)
+        temperature = torch.full((1,), number, dtype=dtype, device=input.device)
+    return Arguments(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel)
 
 
 def accept_target(target: Tensor) -> None:
@@ -129,10 +123,16 @@ def _accept_tensor(name: str, value: Any) -> None:
     _check_storage(name, value)  # here too, since torch's dispatcher finds no kernel for some layouts
 
 
-def _accept_number(name: str, value: Any) -> None:
+def _accept_number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         allowed = "a Python number or a tensor" if name == "temperature" else "a Python number"
         raise OperandTypeError(f"type of {name}", _type_name(value), allowed, "Use float(...).")
+    if not isinstance(value, int):
+        return value  # type: ignore[return-value]  # a float, or a symbol of torch.compile
+    try:
+        return float(value)
+    except OverflowError:
+        raise RangeError(name, "an integer beyond float64", "a finite number", "Pass a float.") from None
 
 
 def _type_name(value: Any) -> str:
@@ -172,24 +172,14 @@ def check(arguments: Arguments) -> None:
     if bias is not None:
         _check_bias(bias, weight)
     _check_devices({name: tensor.device for name, tensor in arguments.tensors.items()})
-    limits = torch.finfo(statistics_dtype(input.dtype))  # numbers are rounded to the precision that logits have
-    if not abs(arguments.scale) <= limits.max:  # NaN fails as well
-        raise RangeError(
-            "scale", str(arguments.scale), f"a finite number within +-{limits.max:.3g}", "Pass 1.0 for no scale."
-        )
-    if arguments.softcap is not None and not limits.tiny <= arguments.softcap <= limits.max:
-        allowed = f"a finite number > 0, {limits.tiny:.3g} to {limits.max:.3g}"
-        raise RangeError("softcap", str(arguments.softcap), allowed, "Pass None for no softcap.")
+    dtype = statistics_dtype(input.dtype)
+    _check_scale(arguments.scale, dtype)
+    if arguments.softcap is not None:
+        _check_positive("softcap", arguments.softcap, dtype)
     if temperature is not None:
         _check_temperature(temperature, leading_shape(arguments))
-    valid_vocab, vocab = arguments.valid_vocab, weight.shape[0]
-    if valid_vocab is not None and not 1 <= valid_vocab <= vocab:
-        raise RangeError(
-            "valid_vocab",
-            seen=str(valid_vocab),
-            allowed=f"1 to {vocab}, the rows of weight",
-            remedy="Pass the number of real columns of a padded head, or None if all are real.",
-        )
+    if arguments.valid_vocab is not None:
+        _check_valid_vocab(arguments.valid_vocab, weight.shape[0])
 
 
 def check_target(arguments: Arguments, target: Tensor) -> None:
@@ -271,6 +261,32 @@ def _check_temperature(temperature: Tensor, leading: torch.Size) -> None:
         )
 
 
+# Numbers are checked in the precision of the logits, to which they are rounded. NaN fails each comparison.
+
+
+def _check_scale(scale: float, dtype: torch.dtype) -> None:
+    most = torch.finfo(dtype).max
+    if not abs(scale) <= most:
+        raise RangeError("scale", str(scale), f"a finite number within +-{most:.3g}", "Pass 1.0 for no scale.")
+
+
+def _check_positive(name: str, value: float, dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= value <= limits.max:
+        allowed = f"a finite number > 0, {limits.tiny:.3g} to {limits.max:.3g}"
+        raise RangeError(name, str(value), allowed, f"Pass None for no {name}.")
+
+
+def _check_valid_vocab(valid_vocab: int, vocab: int) -> None:
+    if not 1 <= valid_vocab <= vocab:
+        raise RangeError(
+            "valid_vocab",
+            seen=str(valid_vocab),
+            allowed=f"1 to {vocab}, the rows of weight",
+            remedy="Pass the number of real columns of a padded head, or None if all are real.",
+        )
+
+
 def _shape(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
@@ -295,12 +311,12 @@ def operands(arguments: Arguments, target: Tensor | None = None, *, wants_weight
     valid_vocab = vocab if arguments.valid_vocab is None else arguments.valid_vocab
     temperature = arguments.temperature
     if temperature is not None:
-        good = (temperature > 0) & (temperature < torch.inf)
-        position = _first_bad(good, "temperature out of range")
+        rounded = temperature.detach().to(statistics_dtype(input.dtype))
+        position = _first_bad((rounded > 0) & (rounded < torch.inf), "temperature out of range")
         if position is not None:
             seen = f"{temperature[position].item()} at position {list(position)}"
             raise RangeError("temperature", seen, "finite numbers > 0", "For greedy decoding take the argmax instead.")
-        temperature = temperature.detach().reshape(-1).to(statistics_dtype(input.dtype)).contiguous()
+        temperature = rounded.reshape(-1).contiguous()
     if target is not None:
         good = (target >= 0) & (target < valid_vocab)
         position = _first_bad(good, "target out of range")

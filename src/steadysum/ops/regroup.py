@@ -6,7 +6,7 @@ here every call keeps its own grid of tiles, nothing is copied, and the bits are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 
 import torch
@@ -42,7 +42,7 @@ class Call:
     valid_vocab: int | None = None
 
 
-def regroup(calls: Sequence[Call], *, kernel: str = "auto") -> list[MaxSum]:
+def regroup(calls: Iterable[Call], *, kernel: str = "auto") -> list[MaxSum]:
     """Run several calls of linear_max_sum at once, with one start and one end of the threads' work in place of many.
 
     Calls that share an input or a weight, or nothing, may differ in shape, dtype and options. Each has the bits that
@@ -62,6 +62,10 @@ def regroup(calls: Sequence[Call], *, kernel: str = "auto") -> list[MaxSum]:
     >>> regroup([Call(x, head), Call(x, head[:1])])
     [MaxSum(max=tensor([3.]), sum_exp=tensor([2.])), MaxSum(max=tensor([3.]), sum_exp=tensor([1.]))]
     """
+    if isinstance(calls, Call) or not isinstance(calls, Iterable):
+        remedy = "Put the calls into a list: regroup([Call(input, weight, ...), ...])."
+        raise OperandTypeError("type of calls", type(calls).__name__, "an iterable of steadysum.Call", remedy)
+    calls = list(calls)
     for position, call in enumerate(calls):
         if not isinstance(call, Call):
             raise OperandTypeError(
@@ -90,17 +94,12 @@ def regroup(calls: Sequence[Call], *, kernel: str = "auto") -> list[MaxSum]:
         [each.weight for each in accepted],
         [each.bias for each in accepted],
         [each.scale for each in accepted],
-        [NO_SOFTCAP if each.softcap is None else _given(each.softcap) for each in accepted],
+        [NO_SOFTCAP if each.softcap is None else each.softcap for each in accepted],
         [each.temperature for each in accepted],
         [_vocab(each) if each.valid_vocab is None else each.valid_vocab for each in accepted],
         kernel,
     )
     return [MaxSum(*pair) for pair in zip(columns[::2], columns[1::2], strict=True)]
-
-
-def _given(softcap: float) -> float:
-    """A softcap of 0 that a caller did pass mustn't become none: NaN is refused by the same check, later."""
-    return softcap if softcap != NO_SOFTCAP else float("nan")
 
 
 def _vocab(arguments: Arguments) -> int:
