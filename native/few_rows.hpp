@@ -11,21 +11,21 @@ inline constexpr int kFewRows = 4;  // beyond that product.hpp is faster: it spe
 
 // Adds to sums, for one vector of columns, the products of E::kTransposed elements of k.
 template <typename E, int Rows>
-inline void whole_step(const typename E::Stored* const (&source)[kLanes], std::int64_t k, const float* panel,
+inline void whole_step(const typename E::Stored* const (&source)[kLanes], std::int64_t k, const float* rows,
                        Vec (&sums)[Rows]) {
     Vec block[E::kTransposed];
     E::transposed_load(source, k, block);
     for (std::int64_t i = 0; i < E::kTransposed; ++i)
-        for (int r = 0; r < Rows; ++r) sums[r] = fma(set1(panel[(k + i) * kPanelRows + r]), block[i], sums[r]);
+        for (int r = 0; r < Rows; ++r) sums[r] = fma(set1(rows[(k + i) * Rows + r]), block[i], sums[r]);
 }
 
 // The same for one element of k.
 template <typename E, int Rows>
-inline void single_step(const typename E::Stored* const (&source)[kLanes], std::int64_t k, const float* panel,
+inline void single_step(const typename E::Stored* const (&source)[kLanes], std::int64_t k, const float* rows,
                         Vec (&sums)[Rows]) {
     float lanes[kLanes];
-    for (int c = 0; c < kLanes; ++c) lanes[c] = E::widen(source[c][k]);
-    for (int r = 0; r < Rows; ++r) sums[r] = fma(set1(panel[k * kPanelRows + r]), load(lanes), sums[r]);
+    for (int c = 0; c < kLanes; ++c) lanes[c] = value_at<E>(source[c] + k);
+    for (int r = 0; r < Rows; ++r) sums[r] = fma(set1(rows[k * Rows + r]), load(lanes), sums[r]);
 }
 
 // Short rows end before the hardware prefetcher has caught up with them; up to this size of a vector's rows together,
@@ -35,8 +35,8 @@ inline constexpr std::int64_t kPrefetchBytes = 32 << 10;
 
 // Logits of Rows rows for one vector of columns from `column` on (of which `present` exist), over all of k.
 template <typename E, int Rows>
-inline void few_rows_group(const Matrix& weight, std::int64_t column, std::int64_t present, const float* panels,
-                           std::int64_t padded_rows, float* logits) {
+inline void few_rows_group(const Matrix& weight, std::int64_t column, std::int64_t present, const float* rows,
+                           float* logits) {
     using Stored = typename E::Stored;
     constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(Stored));
     const Stored* source[kLanes];
@@ -47,7 +47,6 @@ inline void few_rows_group(const Matrix& weight, std::int64_t column, std::int64
     for (int r = 0; r < Rows; ++r) totals[r] = zero();
     for (std::int64_t begin = 0; begin == 0 || begin < weight.columns; begin += kBlock) {
         const std::int64_t end = Grid::least(begin + kBlock, weight.columns);
-        const float* panel = panels + begin * padded_rows - begin * kPanelRows;
         Vec sums[Rows];
         for (int r = 0; r < Rows; ++r) sums[r] = zero();
         std::int64_t k = begin;
@@ -56,9 +55,9 @@ inline void few_rows_group(const Matrix& weight, std::int64_t column, std::int64
         for (; k + kLine <= end; k += kLine) {
             if (prefetch)
                 for (int c = 0; c < kLanes; ++c) __builtin_prefetch(source[c] + k + ahead, 0, 2);
-            for (std::int64_t i = 0; i < kLine; i += E::kTransposed) whole_step<E, Rows>(source, k + i, panel, sums);
+            for (std::int64_t i = 0; i < kLine; i += E::kTransposed) whole_step<E, Rows>(source, k + i, rows, sums);
         }
-        for (; k < end; ++k) single_step<E, Rows>(source, k, panel, sums);
+        for (; k < end; ++k) single_step<E, Rows>(source, k, rows, sums);
         for (int r = 0; r < Rows; ++r) totals[r] = begin == 0 ? sums[r] : totals[r] + sums[r];
     }
     for (int r = 0; r < Rows; ++r) {
@@ -71,19 +70,29 @@ inline void few_rows_group(const Matrix& weight, std::int64_t column, std::int64
 // Whether the product of so many rows with this weight is done here.
 inline bool takes_few_rows(const Matrix& weight, std::int64_t rows) { return rows <= kFewRows && step(weight) == 1; }
 
+// All rows of a small input as packed[k * rows + row]: a panel's 64 bytes per k would crowd weight out of the first
+// cache.
+template <typename E>
+inline void pack_few_rows(const Matrix& input, std::int64_t row_begin, std::int64_t rows, float* packed) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+        const typename E::Stored* source = element<E>(input, row_begin + r, 0);
+        for (std::int64_t k = 0; k < input.columns; ++k) packed[k * rows + r] = value_at<E>(source + k * step(input));
+    }
+}
+
 // Logits of `rows` rows (the first of a chunk) for `columns` columns from vocabulary column `begin` on.
 inline void few_rows_product(const Matrix& weight, std::int64_t rows, std::int64_t begin, std::int64_t columns,
-                             const float* panels, std::int64_t padded_rows, float* logits) {
+                             const float* packed, float* logits) {
     with_element(weight.dtype, [&](auto e) {
         using E = decltype(e);
         for (std::int64_t c = 0; c < columns; c += kLanes) {
             const std::int64_t present = Grid::least(kLanes, columns - c);
             float* to = logits + c * kPanelRows;
             switch (rows) {
-                case 1: few_rows_group<E, 1>(weight, begin + c, present, panels, padded_rows, to); break;
-                case 2: few_rows_group<E, 2>(weight, begin + c, present, panels, padded_rows, to); break;
-                case 3: few_rows_group<E, 3>(weight, begin + c, present, panels, padded_rows, to); break;
-                default: few_rows_group<E, 4>(weight, begin + c, present, panels, padded_rows, to); break;
+                case 1: few_rows_group<E, 1>(weight, begin + c, present, packed, to); break;
+                case 2: few_rows_group<E, 2>(weight, begin + c, present, packed, to); break;
+                case 3: few_rows_group<E, 3>(weight, begin + c, present, packed, to); break;
+                default: few_rows_group<E, 4>(weight, begin + c, present, packed, to); break;
             }
         }
     });

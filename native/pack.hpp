@@ -2,6 +2,8 @@
 // 16-bit elements widen here, exactly. Nothing is computed.
 #pragma once
 
+#include <cstring>
+
 #include "grid.hpp"
 #include "problem.hpp"
 #include "traps.hpp"
@@ -57,6 +59,14 @@ struct Element<DType::f16> {
     }
 };
 
+// One element, widened. Through memcpy: a tensor made of a byte buffer may lie on any address.
+template <typename E>
+inline float value_at(const typename E::Stored* p) {
+    typename E::Stored x;
+    std::memcpy(&x, p, sizeof x);
+    return E::widen(x);
+}
+
 // Calls f with an Element<...> value that fits the dtype.
 template <typename F>
 inline void with_element(DType dtype, F&& f) {
@@ -96,7 +106,7 @@ inline void pack_panel(const Matrix& input, std::int64_t row_begin, std::int64_t
             if (r < present) {
                 const typename E::Stored* source = element<E>(input, row_begin + group + r, k_begin);
                 for (std::int64_t i = k; i < depth; ++i)
-                    panel[i * kPanelRows + group + r] = E::widen(source[i * step(input)]);
+                    panel[i * kPanelRows + group + r] = value_at<E>(source + i * step(input));
             } else {
                 for (std::int64_t i = k; i < depth; ++i) panel[i * kPanelRows + group + r] = 0.0F;
             }
@@ -116,14 +126,14 @@ inline void pack_weight_block(const Matrix& weight, std::int64_t row_begin, std:
             float* to = block + r * kBlockStride;
             std::int64_t k = 0;
             for (; k + kLanes <= depth; k += kLanes) store(to + k, E::load_lanes(source + k));
-            for (; k < depth; ++k) to[k] = E::widen(source[k]);
+            for (; k < depth; ++k) to[k] = value_at<E>(source + k);
         }
         return;
     }
     // A transposed weight is contiguous along its rows: walk those innermost.
     for (std::int64_t k = 0; k < depth; ++k)
         for (std::int64_t r = 0; r < rows; ++r)
-            block[r * kBlockStride + k] = E::widen(*element<E>(weight, row_begin + r, k_begin + k));
+            block[r * kBlockStride + k] = value_at<E>(element<E>(weight, row_begin + r, k_begin + k));
 }
 
 inline void pack_weight(const Matrix& weight, std::int64_t row_begin, std::int64_t rows, std::int64_t k_begin,
@@ -136,7 +146,7 @@ inline float read(const Vector& v, std::int64_t i) {
     float value = 0.0F;
     with_element(v.dtype, [&](auto e) {
         using E = decltype(e);
-        value = E::widen(static_cast<const typename E::Stored*>(v.data)[i * v.stride]);
+        value = value_at<E>(static_cast<const typename E::Stored*>(v.data) + i * v.stride);
     });
     return value;
 }

@@ -15,8 +15,6 @@ struct Partial {
     Vec weighted;  // sum of exp(z - max) (z - max); carried only where entropy is wanted
 };
 
-inline Partial identity() { return {set1(-kInfinity), zero(), zero()}; }
-
 // The larger of both with -0 < +0; the one canonical NaN when either is NaN.
 inline Vec total_max(Vec a, Vec b) {
     const Vec larger = select(a == b, bit_and(a, b), loose_max(a, b));

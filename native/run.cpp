@@ -15,7 +15,7 @@ namespace {
 // Memory bounds of one wave: packed input, and partials.
 constexpr std::int64_t kPackedFloats = std::int64_t{6} << 20;   // 24 MiB
 constexpr std::int64_t kPartialFloats = std::int64_t{4} << 20;  // 16 MiB
-constexpr std::int64_t kLeastChunkRows = 256;
+constexpr std::int64_t kLeastChunkRows = 64;
 // Rows that share one packing of a weight block. More amortise it better, fewer keep a tile's logits in cache.
 constexpr std::int64_t kTaskRows = 512;
 // Below this many multiply-adds waking a thread costs more than it saves.

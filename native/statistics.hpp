@@ -110,14 +110,15 @@ inline void settle(const float* logits, std::int64_t columns, float& max, float&
     }
 }
 
-// The partial of kLanes rows over the columns of a tile.
+// The partial of kLanes rows, of which `present` exist, over the columns of a tile.
 template <bool Weighted>
-inline Partial tile_partial(const float* logits, std::int64_t columns) {
+inline Partial tile_partial(const float* logits, std::int64_t columns, std::int64_t present) {
     Vec max = set1(armed(Trap::max_starts_at_zero) ? 0.0F : -kInfinity);
     for (std::int64_t c = 0; c < columns; ++c) max = loose_max(max, load(logits + c * kPanelRows));
     Partial p = sum_up<Weighted>(logits, columns, max);
     const Mask open = unordered(p.sum, p.sum) | (max == zero()) | (max == set1(kInfinity)) | (max == set1(-kInfinity));
-    if (unsigned lanes = bits(open); lanes != 0 && !armed(Trap::max_starts_at_zero)) {
+    const unsigned existing = (1U << static_cast<unsigned>(present)) - 1U;
+    if (const unsigned lanes = bits(open) & existing; lanes != 0 && !armed(Trap::max_starts_at_zero)) {
         float m[kLanes];
         float s[kLanes];
         float w[kLanes];

@@ -20,6 +20,10 @@ inline void pack_input(const Problem& problem, std::int64_t chunk_begin, std::in
                        std::int64_t panel_begin, std::int64_t panel_end, float* panels) {
     const std::int64_t padded = Grid::ceil_div(chunk_rows, kPanelRows) * kPanelRows;
     with_element(problem.input.dtype, [&](auto e) {
+        if (takes_few_rows(problem.weight, chunk_rows)) {
+            pack_few_rows<decltype(e)>(problem.input, chunk_begin, chunk_rows, panels);
+            return;
+        }
         for (std::int64_t panel = panel_begin; panel < panel_end; ++panel)
             for (std::int64_t k = 0; k < problem.depth(); k += kBlock) {
                 const std::int64_t depth = Grid::least(kBlock, problem.depth() - k);
@@ -59,8 +63,8 @@ inline void multiply(const TileTask& task, std::int64_t columns) {
     const Chunk& chunk = *task.chunk;
     const std::int64_t depth = chunk.problem->depth();
     if (takes_few_rows(chunk.problem->weight, chunk.rows)) {
-        few_rows_product(chunk.problem->weight, chunk.rows, task.span.begin, columns, chunk.panels, chunk.padded_rows,
-                         task.logits);
+        for (std::int64_t i = 0; i < columns * kPanelRows; ++i) task.logits[i] = 0.0F;  // of the rows that don't exist
+        few_rows_product(chunk.problem->weight, chunk.rows, task.span.begin, columns, chunk.panels, task.logits);
         return;
     }
     if (task.row_end - task.row_begin <= kPanelRows) {
@@ -134,10 +138,10 @@ inline void compute_tile(const TileTask& task) {
     for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
         float* logits = task.logits + (row - task.row_begin) * kTileColumns;
         for (std::int64_t lane = 0; lane < kPanelRows && row + lane < chunk.rows; lane += kLanes) {
+            const std::int64_t present = Grid::least(kLanes, chunk.rows - row - lane);
             if (!epilogue.trivial()) {
                 if (epilogue.temperature != nullptr)
-                    load_temperature(epilogue, chunk.row_begin + row + lane,
-                                     Grid::least(kLanes, chunk.rows - row - lane), temperature);
+                    load_temperature(epilogue, chunk.row_begin + row + lane, present, temperature);
                 apply(tile_epilogue, logits + lane, columns);
             }
             std::int64_t summed = columns;
@@ -146,8 +150,8 @@ inline void compute_tile(const TileTask& task) {
                 summed = kTileColumns;
             }
             store_partial(task, row + lane,
-                          chunk.weighted != nullptr ? tile_partial<true>(logits + lane, summed)
-                                                    : tile_partial<false>(logits + lane, summed));
+                          chunk.weighted != nullptr ? tile_partial<true>(logits + lane, summed, present)
+                                                    : tile_partial<false>(logits + lane, summed, present));
         }
         if (problem.target != nullptr) pick_targets(task, row, columns, logits);
         if (problem.logits != nullptr) write_logits(task, row, columns, logits);
