@@ -57,6 +57,17 @@ def loaded_with(isa: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def test_no_kernel_stands_in_for_instructions_that_cannot_be_had() -> None:
+    program = (
+        "import torch; from steadysum import kernels, linear_max_sum as f; x = torch.ones(2, 4);"
+        "print(f(x, x, kernel='eager').max.tolist(), kernels.explain(kernels.Problem(1, 8, 9)).kernel); f(x, x)"
+    )
+    environment = {**os.environ, "STEADYSUM_ISA": "mmx", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split("] ") == ["[4.0, 4.0", "None\n"]
+    assert "KernelUnavailableError: kernel='auto': got STEADYSUM_ISA=mmx" in done.stderr
+
+
 def test_instructions_that_the_cpu_has_not_are_a_reason_not_a_crash(needs_native: types.ModuleType) -> None:
     reason, isa = loaded_with("sse")
     assert isa == "None"

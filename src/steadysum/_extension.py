@@ -11,7 +11,7 @@ import os
 from types import ModuleType
 from typing import Final
 
-__all__ = ["module", "reason"]
+__all__ = ["ISA_VARIABLE", "module", "reason", "refused"]
 
 ISA_VARIABLE: Final = "STEADYSUM_ISA"
 
@@ -36,3 +36,5 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 module, reason = _load()
+# Whether the user asked for instructions that can't be had: then nothing may stand in for `native` in silence.
+refused: Final = module is None and bool(os.environ.get(ISA_VARIABLE))

@@ -21,7 +21,7 @@ from steadysum.tiling import TILE, Tile, segments, tiles_of
 name: Final = "eager"
 promises: Final = frozenset({Promise.RUN_TO_RUN})
 
-# The temporaries of one row block: half of the 64 MiB that DESIGN section 5 allows above operands and results.
+# The temporaries of one row block: half of the bar on memory above operands and results, 64 MiB.
 BLOCK_BYTES: Final = 32 * 2**20
 TEMPORARIES: Final = 5  # tile-sized: logits, distances, terms, their product, a mask
 

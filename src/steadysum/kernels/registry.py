@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from torch import Tensor
 
+from steadysum import _extension
 from steadysum.errors import KernelUnavailableError, UnknownKernelError
 from steadysum.kernels import eager, native, reference
 from steadysum.kernels.problem import Operands, Problem, Statistics
@@ -151,6 +152,13 @@ def select(problem: Problem, name: str = AUTO) -> Kernel:
     check_name(name)
     wanted = _used.get() if name == AUTO else name
     if wanted == AUTO:
+        if _native_is_demanded(problem):
+            raise KernelUnavailableError(
+                "kernel='auto'",
+                seen=_extension.reason,
+                allowed=f"{_extension.ISA_VARIABLE} unset, or a set of instructions that `native` can use here",
+                remedy="Unset it, or name a kernel.",
+            )
         for kernel in _KERNELS:
             if kernel.name not in _ONLY_BY_NAME and kernel.supports(problem) is None:
                 return kernel
@@ -170,6 +178,11 @@ def select(problem: Problem, name: str = AUTO) -> Kernel:
     return kernel
 
 
+def _native_is_demanded(problem: Problem) -> bool:
+    """Whether the user named instructions for `native` that it can't use: no other kernel takes its place unasked."""
+    return _extension.refused and problem.device.type == "cpu"
+
+
 def explain(problem: Problem) -> Choice:
     """Say which kernel a call with kernel="auto" would run on, and why not on the others.
 
@@ -185,6 +198,8 @@ def explain(problem: Problem) -> Choice:
             reason = f"kernels.use({wanted!r}) is in force"
         elif reason is None and wanted == AUTO and kernel.name in _ONLY_BY_NAME:
             reason = "it runs only when it is named"
+        elif reason is None and wanted == AUTO and _native_is_demanded(problem):
+            reason = f"{_extension.ISA_VARIABLE} asks for native; it runs only when it is named"
         elif reason is None and chosen is not None:
             reason = f"{chosen} comes first"
         if reason is None:

@@ -18,7 +18,7 @@ from steadysum.ops.arguments import SCHEMA, Arguments, accept, check, leading_sh
 
 __all__ = ["linear_softmax"]
 
-BLOCK_BYTES: Final = 64 * 2**20  # rows computed at a time when the result is narrower; DESIGN section 5 allows 64 MiB
+BLOCK_BYTES: Final = 64 * 2**20  # rows computed at a time when the result is narrower: the bar on extra memory
 
 
 def linear_softmax(
