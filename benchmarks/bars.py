@@ -31,7 +31,7 @@ FP32_SHAPES = (
 )
 SIXTEEN_BIT_SHAPES = (Shape(1024, 768, 32000), Shape(1024, 1024, 32000))
 REPORT_SHAPE = Shape(1024, 256, 512)
-DECODING_SHAPES = (*(Shape(rows, 1024, 32000) for rows in (1, 2, 4, 8)), Shape(1, 4096, 32000))
+DECODING_SHAPES = (*(Shape(rows, 1024, 32000) for rows in range(1, 9)), Shape(1, 4096, 32000), Shape(8, 4096, 32000))
 SCALING_SHAPE = Shape(1024, 768, 32000)
 QUICK_SHAPE = Shape(256, 768, 32000)
 QUICK_ROUNDS = 5

@@ -118,10 +118,24 @@ def test_a_killed_check_leaves_its_findings_so_far(
     plugged(monkeypatch, look)
     steadysum("check", *QUICK, "--json", str(path))
     assert found[0] == 0
-    assert found[-1] == 4
+    assert found[-1] == 5  # the last call is that of the rows beside the batch, after five probes
 
 
 def test_help_names_the_exit_codes(steadysum: Callable[..., Any]) -> None:
     result = steadysum("check", "--help")
     assert result.code == 0
     assert "Exit code: 0 no deviation seen, 1 some kernel deviates, 2 could not run" in " ".join(result.out.split())
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_without_a_finite_row_are_no_success(
+    value: float, steadysum: Callable[..., Any], tmp_path: Path
+) -> None:
+    save_file({"head": torch.full((50, 8), value)}, tmp_path / "head.safetensors")
+    result = steadysum("check", "--weights", f"{tmp_path}/head.safetensors", "--runs", "2", "--kernel", "eager")
+    assert result.code == 2
+    text = " ".join(result.out.split())
+    assert "within" not in text
+    assert "no finite row to compare" in text
+    assert "float64 gives NaN or an infinity for every row" in text
+    assert "No promised bit differed" not in text

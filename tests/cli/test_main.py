@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,11 +34,31 @@ MISTAKES = [
     ),
     (("check", "--inputs", "{folder}/wide.safetensors"), "--inputs", "only together with --weights"),
     (("check", "--shape", "1073741824,1048576,1"), "whose operands take", "Choose a smaller shape."),
-    (("check", "--shape", "2,2,2", "--runs", "2", "--json", "{folder}/no/r.json"), "No such file", "Check the path"),
+    (
+        ("check", "--shape", "1000000000000,1000000000000,1000"),
+        "1000000000000,1000000000000,1000, whose operands take 3,637,978,810,729.7 TiB",
+        "available). Choose a smaller shape.",
+    ),
+    (("bench", "--shape", "1000000000,1,1000000000"), "torch's logits take", "Choose a smaller shape."),
+    (
+        ("check", "--weights", "{folder}/head.safetensors", "--shape", "1000000000000,4,20"),
+        "1000000000000 random hidden states, which take 29.1 TiB",
+        "Choose a smaller shape.",
+    ),
+    (("check", "--weights", "{folder}"), "got a path that is a folder", "a .safetensors file"),
+    (("check", "--weights", ""), "--weights: got '', which has no file name", "FILE or FILE:TENSOR"),
+    (("check", "--weights", ":w"), "--weights: got ':w', which has no file name", "FILE or FILE:TENSOR"),
+    (("doctor", "--json", "{folder}/no/r.json"), "{folder}/no/r.json: No such file", "Check the path"),
+    (
+        ("check", "--shape", "2,2,2", "--runs", "2", "--json", "{folder}/no/r.json"),
+        "no/r.json: No such",
+        "Check the path",
+    ),
     (("check", "--runs", "1"), "Invalid value for '--runs'", "steadysum check -h"),
     (("check", "--seed", "-1"), "Invalid value for '--seed'", "steadysum check -h"),
     (("check", "--frequency", "3"), "No such option", "steadysum check -h"),
     (("bench", "--shape", "0,1,1"), "--shape: got '0,1,1'", "three integers > 0"),
+    (("bench", "--threads", "1,2"), "--threads: got '1,2'", "Run the command once for each thread count."),
     (("bench", "--threads", "many"), "--threads: got 'many'", "integers from 1 to"),
     (("chekc",), "No such command", "steadysum -h"),
 ]
@@ -61,7 +82,7 @@ def test_a_users_mistake_ends_in_a_message_and_a_hint(
     result = steadysum(*(argument.format(folder=folder) for argument in arguments))
     assert result.code == 2
     assert "Traceback" not in result.out + result.err
-    assert message in result.err
+    assert message.format(folder=folder) in result.err
     assert hint in result.err
 
 
@@ -99,3 +120,22 @@ def test_a_reader_that_goes_away_is_no_verdict() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, 2)  # 0: the pipe took all of it before head ended
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [("check", "--runs", "2", "--threads", "1"), ("bench", "--rounds", "3")])
+def test_instructions_that_cannot_be_forced_are_refused_unless_other_kernels_are_named(
+    arguments: tuple[str, ...],
+) -> None:
+    command = [sys.executable, "-m", "steadysum", *arguments, "--shape", "4,4,4"]
+    done = run_with_isa("foo", *command)
+    assert done.returncode == 2
+    assert "error: STEADYSUM_ISA=foo: got no native kernel that could honour it" in done.stderr
+    assert "Unset STEADYSUM_ISA" in done.stderr
+    assert done.stdout == ""
+    assert run_with_isa("foo", *command, "--kernel", "native").returncode == 2
+    assert run_with_isa("foo", *command, "--kernel", "eager").returncode == 0
+
+
+def run_with_isa(isa: str, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "STEADYSUM_ISA": isa}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from steadysum.diagnosis import accuracy
-from steadysum.diagnosis.accuracy import Accuracy, consult, measure_accuracy, sample_rows
+from steadysum.diagnosis.accuracy import (
+    ALLOWED_RATIO,
+    LEAST_ROWS,
+    UNIT_ROUNDOFF,
+    Accuracy,
+    consult,
+    extra_rows,
+    measure_accuracy,
+    sample_rows,
+)
 from steadysum.diagnosis.arguments import Shape
 from steadysum.diagnosis.operands import random_operands
 from steadysum.diagnosis.subject import Operands
@@ -86,6 +95,42 @@ def test_slices_of_the_vocabulary_give_the_whole_float64_statistics(
 def test_a_large_problem_is_measured_on_a_sample_of_rows() -> None:
     meta = Operands(torch.empty(4096, 4096, device="meta"), torch.empty(128256, 4096, device="meta"))
     rows = sample_rows(meta, seed=0)
-    assert rows.numel() == 38  # 2e10 multiply-adds at 4096 x 128256 each
+    assert rows.numel() == LEAST_ROWS  # 2e10 multiply-adds at 4096 x 128256 each would be 38
     assert rows.tolist() == sorted(set(rows.tolist()))
     assert torch.equal(rows, sample_rows(meta, seed=0))
+
+
+def test_the_bound_is_that_of_the_documentation_and_no_more(operands_at_random: Operands) -> None:
+    result = measured(operands_at_random, *kernel_subject("eager")(operands_at_random))
+    exact = exact_outputs(operands_at_random)[0]
+    largest = result.statistics[0]
+    rounding = UNIT_ROUNDOFF * float(exact.square().mean().sqrt())
+    assert largest.bound == pytest.approx(max(1.5 * largest.plain, rounding), rel=1e-9)
+    assert ALLOWED_RATIO == 1.5
+
+
+def test_one_row_is_measured_beside_rows_of_its_own_kind() -> None:
+    one = random_operands(Shape(1, 256, 2000), torch.float32, seed=1)
+    rows = sample_rows(one, seed=0)
+    extra = extra_rows(one, rows, seed=0)
+    assert extra.shape == (LEAST_ROWS - 1, 256)
+    assert torch.equal(extra.abs(), one.input.abs().expand(LEAST_ROWS - 1, -1))
+    oracle = consult(one, rows, reference_statistics, extra)
+    kernel = kernel_subject("eager")
+    beside = kernel.call(extra, one.weight)
+    right = measure_accuracy(kernel(one), oracle, beside)
+    assert right.within
+    assert (right.rows, right.extra_rows, right.finite_rows) == (1, LEAST_ROWS - 1, LEAST_ROWS)
+    largest, sums = kernel(one)
+    wrong = measure_accuracy((largest + 1e-3, sums), oracle, beside)
+    assert not wrong.within
+    assert wrong.worst.largest_row == 0
+
+
+def test_a_large_batch_and_one_without_a_finite_row_get_no_rows_beside_it() -> None:
+    large = random_operands(Shape(LEAST_ROWS, 4, 5), torch.float32, seed=0)
+    assert extra_rows(large, torch.arange(LEAST_ROWS), seed=0).shape == (0, 4)
+    nothing = Operands(torch.full((3, 4), torch.nan), large.weight)
+    assert extra_rows(nothing, torch.arange(3), seed=0).shape == (0, 4)
+    outputs = torch.full((3,), torch.nan), torch.full((3,), torch.nan)
+    assert measured(nothing, *outputs).finite_rows == 0

@@ -204,6 +204,9 @@ def test_the_document_has_the_keys_of_its_schema(
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_json({"value": 1}, path)
+    with pytest.raises(FileNotFoundError) as caught:
+        write_json({"value": 1}, tmp_path / "no" / "report.json")
+    assert caught.value.filename == f"{tmp_path}/no/report.json"  # not the temporary file's
     with pytest.raises(TypeError):
         write_json({"value": object()}, path)
     assert json.loads(path.read_text()) == {"value": 1}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from steadysum.diagnosis import memory
 from steadysum.diagnosis.arguments import Shape, parse_dtype, parse_shape, parse_threads
 from steadysum.diagnosis.operands import OperandSource, load_tensor, random_operands
 from steadysum.diagnosis.subject import Operands
@@ -77,7 +78,7 @@ def test_a_shape_beside_weights_gives_the_number_of_random_rows(files: dict[str,
             "3 tensors and no name; allowed: half [20, 4], head [20, 4], norm [4]",
         ),
         ({"weights": "{text}"}, WeightsFileError, "a file that can't be read as safetensors"),
-        ({"weights": "{folder}"}, WeightsFileError, "a file that can't be read as safetensors"),
+        ({"weights": "{folder}"}, WeightsFileError, "got a path that is a folder"),
         ({"weights": "{vector}"}, RuntimeError, "got shape [4]; allowed: [V, H], V and H > 0. Name another tensor."),
         ({"weights": "{states}"}, RuntimeError, "got shape [2, 3, 4]; allowed: [V, H]"),
         ({"weights": "{empty}"}, RuntimeError, "got shape [0, 4]; allowed: [V, H], V and H > 0"),
@@ -111,7 +112,9 @@ def test_every_mistake_has_its_own_text(
 
 
 def test_operands_larger_than_the_memory_are_refused() -> None:
-    with pytest.raises(RangeError, match=r"whose operands take \d+ GiB; allowed: operands that fit into memory"):
+    with pytest.raises(
+        RangeError, match=r"whose operands take 4,096\.0 TiB; allowed: operands that fit into memory \(.* available\)"
+    ):
         random_operands(Shape(1 << 30, 1 << 20, 1), torch.float32, seed=0)
 
 
@@ -147,3 +150,21 @@ def test_options_that_cannot_be_are_refused(parse: Callable[[str], object], text
 
 def test_thread_counts_are_sorted_and_counted_once() -> None:
     assert parse_threads("8, 1,2,1") == (1, 2, 8)
+
+
+def test_the_memory_of_a_shape_counts_the_conversion_to_its_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(2, 8, 6)  # 64 numbers
+    monkeypatch.setattr(memory, "available_memory", lambda: 64 * 4)
+    assert random_operands(shape, torch.float32, seed=0).shape == shape
+    with pytest.raises(RangeError, match="2,8,6, whose operands take"):
+        random_operands(shape, torch.bfloat16, seed=0)
+
+
+def test_a_containers_limit_bounds_the_available_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    whole = memory.available_memory()
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    assert memory.available_memory() == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available_memory() > whole / 2

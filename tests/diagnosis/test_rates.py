@@ -32,6 +32,12 @@ def test_runs_needed_is_the_least_number_with_that_chance(rate: float, confidenc
     assert runs == 1 or binom.sf(0, runs - 1, rate) <= confidence + 1e-9
 
 
+def test_an_interval_lies_above_another_only_without_a_common_rate() -> None:
+    assert Interval(0.3, 0.4).lies_above(Interval(0.1, 0.2))
+    assert not Interval(0.2, 0.4).lies_above(Interval(0.1, 0.2))
+    assert not Interval(0.0, 0.05).lies_above(Interval(0.1, 0.2))
+
+
 def test_no_calls_tell_nothing() -> None:
     assert clopper_pearson(0, 0) == Interval(0.0, 1.0)
 

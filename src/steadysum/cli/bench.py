@@ -9,7 +9,7 @@ from rich.progress import TaskID
 
 from steadysum.cli import options
 from steadysum.cli.terminal import interruptible, progress_bar, stdout
-from steadysum.diagnosis.arguments import parse_threads
+from steadysum.diagnosis.arguments import parse_thread_count
 from steadysum.diagnosis.checking import FIELD_SHAPE
 from steadysum.diagnosis.document import write_json
 from steadysum.diagnosis.probes import torch_threads
@@ -43,8 +43,14 @@ def bench(
     """
     source = options.operand_source(shape, dtype, weights, inputs, seed, default=(FIELD_SHAPE, BENCH_SHAPE))
     subjects, _ = kernel_subjects(kernel or ())
-    count = max(parse_threads(threads)) if threads else None
+    count = None if threads is None else parse_thread_count(threads)
     reports: list[SpeedReport] = []
+
+    def write(complete: bool) -> None:
+        if json is not None:
+            write_json(speed_document(reports, complete), json)
+
+    write(complete=False)  # before the work, so that a file that can't be written is known at once
     with torch_threads(count), interruptible() as interrupted, progress_bar() as progress:
         task: TaskID = progress.add_task("timing", total=None)
 
@@ -53,9 +59,9 @@ def bench(
 
         for report in run_bench(source, subjects, rounds, interrupted, lambda: progress.advance(task), planned):
             reports.append(report)
+            write(complete=False)
             progress.console.print()
             stdout.print(speed_table(report))
         complete = not interrupted()
-    if json is not None:
-        write_json(speed_document(reports), json)
+    write(complete)
     raise typer.Exit(0 if complete else 2)

@@ -41,7 +41,7 @@ def check(
 
     Every available kernel is called with the same inputs, with several thread counts, and with the batch cut in
     several ways. Bits count against a kernel only where it promises them; its error is measured against float64.
-    The default is the field report's shape and an LM head.
+    The default is a small shape with many rows, and an LM head.
 
     Exit code: 0 no deviation seen, 1 some kernel deviates, 2 could not run, or was stopped (Ctrl-C) before it found
     any; what was found until then is printed and written.

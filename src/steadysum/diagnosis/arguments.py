@@ -59,6 +59,18 @@ def parse_threads(text: str) -> tuple[int, ...]:
     return tuple(sorted(set(counts)))
 
 
+def parse_thread_count(text: str) -> int:
+    """One thread count.
+
+    >>> parse_thread_count("2")
+    2
+    """
+    counts = parse_threads(text)
+    if "," in text:
+        raise RangeError("--threads", repr(text), "one integer here", "Run the command once for each thread count.")
+    return counts[0]
+
+
 def most_threads() -> int:
     """The largest accepted number of threads; at least 8, so that a report from elsewhere can be rerun."""
     return max(8, THREADS_PER_CPU * (os.cpu_count() or 1))

@@ -15,7 +15,7 @@ Schema `steadysum.check/1`. Additions keep the number; a changed or removed key 
     finding       kernel, probe       strings: one row of the table
                   verdict             "no deviation seen" | "deviates" | "varies (not promised)"
                                       | "hidden by repeat" | "within bound" | "error too large"
-                                      | "information" | "could not run" | "not run"
+                                      | "no finite row to compare" | "information" | "could not run" | "not run"
                   is_fault            whether the verdict counts against the kernel
                   note                one sentence, may be empty
                   promise             "run-to-run" | "threads" | "batch" | null: what the probe tests
@@ -24,9 +24,10 @@ Schema `steadysum.check/1`. Additions keep the number; a changed or removed key 
                                       interval is the exact 95 % interval of the rate of deviating calls;
                                       largest {rows, first_row (int or null), ulps, absolute, output (string or null)};
                                       variants [{label, calls, deviating, agrees}]
-                  accuracy            null, or {rows, of_rows, statistics: [{statistic, error, plain, chain, bound,
-                                      largest, largest_row, ulps}]}: error, plain (torch), chain: root mean
-                                      squares against float64
+                  accuracy            null, or {rows, of_rows, extra_rows, finite_rows, statistics: [{statistic,
+                                      error, plain, bound, largest, largest_row, ulps}]}: error and plain
+                                      (torch's) are root mean squares against float64; largest_row is null
+                                      where it is none of the batch's
                   field_loop          null, or {calls, reported, deviating, largest}: the field report's own loop
 
 Numbers that JSON can't hold are the strings "inf", "-inf" and "nan".
@@ -39,7 +40,7 @@ import math
 import os
 import tempfile
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def check_document(report: CheckReport) -> dict[str, Any]:
 
 def created() -> str:
     """Now, in the form of the schema."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:
@@ -85,6 +86,13 @@ def write_json(document: dict[str, Any], path: Path) -> None:
         OSError: the folder doesn't exist or can't be written to.
     """
     text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+    try:
+        _replace(path, text)
+    except OSError as error:  # it names the temporary file, which the user has never heard of
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,8 +1,9 @@
-"""The field report's own reproduction loop (R5), applied to the calls of the repeat probe, to show what it misses.
+"""The field report's own reproduction loop, applied to the calls of the repeat probe, to show what it misses.
 
-The loop compares the mean of each call's softmax with the first call's, and reports a difference above 1e-3. Rows of a
-softmax sum to 1, so its mean is 1 / V whatever the logits are; only what a fault adds to or takes from that sum shows,
-diluted by all other rows. Never a verdict on a kernel.
+The field report is a user's, of a fused kernel with wrong bits in 5 to 10 % of its calls. Its loop compares the mean of
+each call's softmax with the first call's, and reports a difference above 1e-3. Rows of a softmax sum to 1, so its mean
+is 1 / V whatever the logits are; only what a fault adds to or takes from that sum shows, diluted by all other rows.
+Never a verdict on a kernel.
 """
 
 from __future__ import annotations

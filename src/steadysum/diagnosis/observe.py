@@ -14,7 +14,7 @@ from torch import Tensor
 
 from steadysum.diagnosis.digest import digest
 
-# DESIGN 4.7. Copying every output would slow the runs down, and a slower run can hide a race.
+# Copying every output would slow the runs down, and a slower run can hide a race.
 MOST_KEPT = 16
 
 Outputs = tuple[Tensor, ...]

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from steadysum.diagnosis.arguments import DTYPE_NAMES, DTYPES, Shape
+from steadysum.diagnosis.memory import check_memory
 from steadysum.diagnosis.subject import Operands
 from steadysum.errors import DtypeError, RangeError, ShapeError, WeightsFileError, WeightsFileNotFoundError
 
 ROWS_BESIDE_A_FILE = 256  # random hidden states where only weights are given: a few blocks of rows
 MOST_LISTED = 12  # tensors named in an error
+DRAWN_BYTES = 4  # of a random number: drawn in fp32, then converted
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,12 @@ def random_operands(shape: Shape, dtype: torch.dtype, seed: int) -> Operands:
     Raises:
         RangeError: the memory of this machine can't hold the operands.
     """
+    each = DRAWN_BYTES if dtype is torch.float32 else DRAWN_BYTES + dtype.itemsize
+    check_memory(f"{_text(shape)}, whose operands take", (shape.rows + shape.vocabulary) * shape.hidden * each)
     generator = torch.Generator().manual_seed(seed)
-    try:
-        input = torch.randn(shape.rows, shape.hidden, generator=generator)
-        weight = torch.randn(shape.vocabulary, shape.hidden, generator=generator)
-        weight *= shape.hidden**-0.5
-    except RuntimeError as error:  # torch's allocator has no class of its own for this
-        if "memory" not in str(error):
-            raise
-        numbers = (shape.rows + shape.vocabulary) * shape.hidden
-        raise RangeError(
-            "--shape",
-            f"{shape.rows},{shape.hidden},{shape.vocabulary}, whose operands take {numbers * 4 / 2**30:.0f} GiB",
-            "operands that fit into memory",
-            "Choose a smaller shape.",
-        ) from error
+    input = torch.randn(shape.rows, shape.hidden, generator=generator)
+    weight = torch.randn(shape.vocabulary, shape.hidden, generator=generator)
+    weight *= shape.hidden**-0.5
     return Operands(input.to(dtype), weight.to(dtype))
 
 
@@ -99,6 +92,7 @@ def file_operands(
     if inputs is None:
         count = shapes[0].rows if shapes else ROWS_BESIDE_A_FILE
         _check_asked(shapes, Shape(count, hidden, vocabulary))
+        check_memory(f"{count} random hidden states, which take", count * hidden * (DRAWN_BYTES + weight.itemsize))
         states = torch.randn(count, hidden, generator=torch.Generator().manual_seed(seed)).to(weight.dtype)
         return Operands(states, weight, source=f"{_file_name(weights)}, random hidden states")
     states = load_tensor(inputs, "--inputs")
@@ -137,9 +131,16 @@ def load_tensor(spec: str, option: str) -> Tensor:
 
     Raises:
         WeightsFileNotFoundError: no such file.
-        WeightsFileError: not a safetensors file, no such tensor, or several tensors and no name.
+        WeightsFileError: no file name, a folder, not a safetensors file, no such tensor, or several tensors and no
+            name.
     """
+    if not spec or spec.startswith(":"):
+        raise WeightsFileError(option, f"{spec!r}, which has no file name", "FILE or FILE:TENSOR", "Name a file.")
     path, name = _split_spec(spec)
+    if path.is_dir():
+        raise WeightsFileError(
+            f"{option} {path}", "a path that is a folder", "a .safetensors file", "Name a file in it."
+        )
     if not path.exists():
         raise WeightsFileNotFoundError(
             f"{option} {path}", "no file of this name", "an existing safetensors file", "Check the path."
@@ -203,6 +204,10 @@ def _converted(tensor: Tensor, dtype: torch.dtype | None, what: str) -> Tensor:
             "Convert it with --dtype, or name another.",
         )
     return tensor
+
+
+def _text(shape: Shape) -> str:
+    return ",".join(map(str, shape))
 
 
 def _file_name(spec: str) -> str:

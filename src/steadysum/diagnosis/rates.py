@@ -18,9 +18,9 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def overlaps(self, other: Interval) -> bool:
-        """Whether some rate lies in both intervals."""
-        return self.low <= other.high and other.low <= self.high
+    def lies_above(self, other: Interval) -> bool:
+        """Whether every rate in it is higher than all of the other's."""
+        return self.low > other.high
 
 
 def clopper_pearson(deviating: int, calls: int, confidence: float = CONFIDENCE) -> Interval:

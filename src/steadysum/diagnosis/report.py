@@ -24,12 +24,13 @@ _STYLES = {
     Verdict.DEVIATES: "bold red",
     Verdict.INACCURATE: "bold red",
     Verdict.FAILED: "bold red",
+    Verdict.NOTHING_FINITE: "yellow",
     Verdict.UNDECIDED: "yellow",
     Verdict.VARIES: "cyan",
     Verdict.INFORMATION: "dim",
     Verdict.NOT_RUN: "dim",
 }
-_WITH_NOTE = (Verdict.DEVIATES, Verdict.INACCURATE, Verdict.FAILED)
+_WITH_NOTE = (Verdict.DEVIATES, Verdict.INACCURATE, Verdict.FAILED, Verdict.NOTHING_FINITE)
 RARE = 1e-3  # the example of a rate that a short check can't exclude
 
 
@@ -114,7 +115,9 @@ def _verdict(finding: Finding) -> str:
 def _notes(problem: ProblemReport) -> Iterator[Text]:
     for finding in problem.findings:
         if finding.judgement.verdict in _WITH_NOTE and finding.judgement.note:
-            yield Text(f"{finding.kernel}, {finding.probe}: {finding.judgement.note}", style="red")
+            yield Text(
+                f"{finding.kernel}, {finding.probe}: {finding.judgement.note}", style=_STYLES[finding.judgement.verdict]
+            )
 
 
 def _missing(name: str, why: str) -> Text:
@@ -128,7 +131,7 @@ def _conclusion(report: CheckReport) -> Text:
         named = ", ".join(dict.fromkeys(f"{finding.kernel} ({finding.probe})" for finding in faults))
         return Text(f"{stopped}Deviates: {named}.", style="bold red")
     if report.exit_code == 2:
-        text = stopped or "Some probes could not run. "
+        text = stopped or "Some questions have no answer. "
         return Text(text + _excluded(report), style="yellow")
     return Text(f"No promised bit differed. {_excluded(report)}", style="green")
 

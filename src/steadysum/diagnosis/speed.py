@@ -17,6 +17,7 @@ from torch.nn.functional import linear
 
 from steadysum.diagnosis.arguments import DTYPE_NAMES, Shape
 from steadysum.diagnosis.environment import versions
+from steadysum.diagnosis.memory import check_memory
 from steadysum.diagnosis.operands import OperandSource
 from steadysum.diagnosis.subject import Operands, Subject
 from steadysum.timing import Ratio, Timings, measure_in_turn
@@ -77,6 +78,12 @@ def run_bench(
 ) -> Iterator[SpeedReport]:
     """Times every problem of the source; the last report is incomplete, or missing, where it was stopped."""
     for operands in source.load():
+        rows, _, vocabulary = operands.shape
+        # torch's product, and in its logsumexp a second tensor of its size
+        check_memory(
+            ",".join(map(str, operands.shape)) + ", for which torch's logits take",
+            2 * rows * vocabulary * operands.input.itemsize,
+        )
         calls = 0
 
         def plan(count: int) -> None:
@@ -145,13 +152,16 @@ def speed_table(report: SpeedReport) -> Table:
     return table
 
 
-def speed_document(reports: Sequence[SpeedReport]) -> dict[str, Any]:
-    """{schema, environment, problems: [{rows, hidden, vocabulary, dtype, source, threads, rounds, complete, speeds}]}.
+def speed_document(reports: Sequence[SpeedReport], complete: bool) -> dict[str, Any]:
+    """{schema, complete, environment, problems: [problem]}.
 
+    A problem is {rows, hidden, vocabulary, dtype, source, threads, rounds, complete, speeds}.
+    complete is true once every problem has all its rounds; a stopped or killed run leaves its reports so far.
     A speed is {contender, seconds, ratio: {median, low, high}, gflops, weight_gbytes}.
     """
     return {
         "schema": SCHEMA,
+        "complete": complete,
         "environment": versions(),
         "problems": [
             {

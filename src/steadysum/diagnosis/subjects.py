@@ -5,12 +5,13 @@ The probes don't know of this file: they take any callable (subject.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from steadysum import kernels
+from steadysum import _extension, kernels
 from steadysum.diagnosis.subject import Subject
 from steadysum.errors import KernelUnavailableError
 from steadysum.kernels.problem import Operands as KernelOperands
@@ -28,7 +29,8 @@ def kernel_subjects(named: Sequence[str] = ()) -> tuple[list[Subject], dict[str,
 
     Raises:
         UnknownKernelError: a name that no kernel has.
-        KernelUnavailableError: a named kernel can't run on this machine. It isn't left out in silence.
+        KernelUnavailableError: a named kernel can't run on this machine, or none is named and STEADYSUM_ISA, which is
+            a wish about `native`, can't be honoured. Neither is left out in silence.
     """
     missing = {name: reason for name in kernels.names() if (reason := kernels.get(name).missing()) is not None}
     for name in named:
@@ -40,6 +42,15 @@ def kernel_subjects(named: Sequence[str] = ()) -> tuple[list[Subject], dict[str,
                 ", ".join(kernels.available()),
                 "`steadysum doctor` shows what each kernel needs.",
             )
+    isa = os.environ.get(_extension.ISA_VARIABLE)
+    if isa and not named and _extension.module is None:
+        setting = f"{_extension.ISA_VARIABLE}={isa}"
+        raise KernelUnavailableError(
+            setting,
+            f"no native kernel that could honour it ({_extension.reason.removeprefix(f'{setting}: ')})",
+            "instructions that this processor runs",
+            f"Unset {_extension.ISA_VARIABLE}, or name the kernels that don't need it, for example --kernel eager.",
+        )
     wanted = named or [name for name in kernels.available() if name != ORACLE]
     return [kernel_subject(name) for name in dict.fromkeys(wanted)], missing
 

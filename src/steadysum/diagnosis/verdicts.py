@@ -5,14 +5,14 @@ The rules stand here alone, as text and as one function, so that they can be rea
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from steadysum.diagnosis.probes import Evidence
 from steadysum.diagnosis.rates import clopper_pearson
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """What a row of the check's table ends with."""
 
     NONE_SEEN = "no deviation seen"  # no call deviated; the interval says what rates that excludes
@@ -21,6 +21,7 @@ class Verdict(str, Enum):
     UNDECIDED = "hidden by repeat"  # the same call already deviates as often, so this probe can't show more
     WITHIN = "within bound"  # error against float64 no larger than the derived bound
     INACCURATE = "error too large"
+    NOTHING_FINITE = "no finite row to compare"  # float64 itself gives NaN or an infinity for every row
     INFORMATION = "information"  # no verdict on the kernel
     FAILED = "could not run"  # the kernel raised
     NOT_RUN = "not run"  # stopped before its first call, or operands too small for the probe
@@ -29,6 +30,11 @@ class Verdict(str, Enum):
     def is_fault(self) -> bool:
         """Whether the check exits with 1 for it."""
         return self in (Verdict.DEVIATES, Verdict.INACCURATE)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a question has no answer, so that a check without faults exits with 2."""
+        return self in (Verdict.FAILED, Verdict.NOTHING_FINITE)
 
 
 class Judgement(NamedTuple):
@@ -58,7 +64,7 @@ def judge(evidence: Evidence, promised: bool, repeat: Evidence) -> Judgement:
         return Judgement(Verdict.VARIES, note)
     if evidence is not repeat and repeat.deviating > 0:
         own = clopper_pearson(evidence.deviating, evidence.calls)
-        if own.low <= clopper_pearson(repeat.deviating, repeat.calls).high:
+        if not own.lies_above(clopper_pearson(repeat.deviating, repeat.calls)):
             return Judgement(Verdict.UNDECIDED, "the same call again deviates as often")
     return Judgement(Verdict.DEVIATES, note)
 
