@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from steadysum.diagnosis.document import created, write_json
@@ -67,7 +68,7 @@ def show(console: Console, title: str, measures: Sequence[Measure]) -> None:
             *_cells(measure.value),
             "" if measure.bar is None else f"{measure.bar:.4g}",
             f"[{style}]{measure.verdict}[/]" if style else measure.verdict,
-            measure.note,
+            escape(measure.note),
         )
     console.print(table)
 
