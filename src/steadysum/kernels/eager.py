@@ -13,6 +13,9 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from steadysum.kernels.derived import entropy as entropy
+from steadysum.kernels.derived import log as log
+from steadysum.kernels.derived import logprobs as logprobs
 from steadysum.kernels.problem import FLOATS, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 from steadysum.maxsum import fold, rescale
@@ -62,23 +65,6 @@ def softmax(call: Operands, out: Tensor) -> None:
     # and a NaN sum spreads it to the row's finite logits.
     total = found.sum_exp.masked_fill(found.max == torch.inf, torch.nan)
     out.sub_(found.max[:, None]).exp_().div_(total[:, None])
-
-
-def logprobs(found: Statistics) -> Tensor:
-    """Log-probability of each row's target."""
-    assert found.target_logit is not None
-    return (found.target_logit - found.max) - found.sum_exp.log()
-
-
-def entropy(found: Statistics) -> Tensor:
-    """Entropy of each row in nats."""
-    assert found.weighted_sum is not None
-    return found.sum_exp.log() - found.weighted_sum / found.sum_exp
-
-
-def log(sum_exp: Tensor) -> Tensor:
-    """Elementwise natural logarithm."""
-    return sum_exp.log()
 
 
 def _by_row_blocks(call: Operands, out: Tensor | None) -> Statistics:

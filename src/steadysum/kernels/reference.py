@@ -12,6 +12,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from steadysum.kernels.derived import entropy as entropy
+from steadysum.kernels.derived import log as log
+from steadysum.kernels.derived import logprobs as logprobs
 from steadysum.kernels.problem import FLOATS, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 
@@ -44,23 +47,6 @@ def logits(call: Operands, out: Tensor) -> Statistics:
 def softmax(call: Operands, out: Tensor) -> None:
     """Write the softmax [N, V]."""
     out.copy_(torch.softmax(_logits(call), dim=1))
-
-
-def logprobs(found: Statistics) -> Tensor:
-    """Log-probability of each row's target."""
-    assert found.target_logit is not None
-    return (found.target_logit - found.max) - found.sum_exp.log()
-
-
-def entropy(found: Statistics) -> Tensor:
-    """Entropy of each row in nats."""
-    assert found.weighted_sum is not None
-    return found.sum_exp.log() - found.weighted_sum / found.sum_exp
-
-
-def log(sum_exp: Tensor) -> Tensor:
-    """Elementwise natural logarithm."""
-    return sum_exp.log()
 
 
 def _logits(call: Operands) -> Tensor:
