@@ -32,10 +32,11 @@ inline void merge_arrays(ConstPartials a, ConstPartials b, Partials out, std::in
         const std::int64_t count = Grid::least(kLanes, size - i);
         const Partial left = load_partials(a, i, count);
         const Partial right = load_partials(b, i, count);
-        const Partial r = out.weighted != nullptr ? merge<true>(left, right) : merge<false>(left, right);
+        const Partial r =
+            out.weighted != nullptr ? merge<Carry::weighted>(left, right) : merge<Carry::none>(left, right);
         store_some(out.max + i, r.max, count);
         store_some(out.sum + i, r.sum, count);
-        if (out.weighted != nullptr) store_some(out.weighted + i, r.weighted, count);
+        if (out.weighted != nullptr) store_some(out.weighted + i, r.carried, count);
     }
 }
 

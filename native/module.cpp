@@ -14,6 +14,7 @@
 
 #include "dispatch.hpp"
 #include "fpenv.hpp"
+#include "gradients.hpp"
 #include "log.hpp"
 #include "run.hpp"
 #include "traps.hpp"
@@ -61,7 +62,7 @@ class Call {
     Call(Array input, Array weight, std::optional<Array> bias, double scale, std::optional<double> softcap,
          std::optional<FloatVector> temperature, std::int64_t valid_vocab, FloatVector max, FloatVector sum_exp,
          std::optional<IndexVector> target, std::optional<FloatVector> target_logit,
-         std::optional<FloatVector> weighted_sum, std::optional<FloatMatrix> logits)
+         std::optional<FloatVector> weighted_sum, std::optional<FloatVector> ties, std::optional<FloatMatrix> logits)
         : input_(std::move(input)),
           weight_(std::move(weight)),
           bias_(std::move(bias)),
@@ -71,6 +72,7 @@ class Call {
           target_(std::move(target)),
           target_logit_(std::move(target_logit)),
           weighted_sum_(std::move(weighted_sum)),
+          ties_(std::move(ties)),
           logits_(std::move(logits)) {
         problem.input = matrix(input_);
         problem.weight = matrix(weight_);
@@ -99,7 +101,9 @@ class Call {
         problem.max = output(max_, rows, "max must be [N]");
         problem.sum_exp = output(sum_exp_, rows, "sum_exp must be [N]");
         problem.weighted_sum = output(weighted_sum_, rows, "weighted_sum must be [N]");
-        require(target_.has_value() == target_logit_.has_value(), "target and target_logit go together");
+        problem.ties = output(ties_, rows, "ties must be [N]");
+        require(!weighted_sum_ || !ties_, "a partial carries weighted_sum or ties, not both");
+        require(target_.has_value() || !target_logit_, "target_logit needs a target");
         if (target_) {
             require(static_cast<std::int64_t>(target_->shape(0)) == rows, "target must be [N]");
             for (std::int64_t i = 0; i < rows; ++i) {
@@ -129,6 +133,7 @@ class Call {
     std::optional<IndexVector> target_;
     std::optional<FloatVector> target_logit_;
     std::optional<FloatVector> weighted_sum_;
+    std::optional<FloatVector> ties_;
     std::optional<FloatMatrix> logits_;
 };
 
@@ -140,6 +145,94 @@ void run(const std::vector<Call*>& calls, int threads) {
     const nb::gil_scoped_release released;
     steadysum::run(problems, threads);
 }
+
+using OptionalVector = std::optional<FloatVector>;
+
+// The column weights and the dense matrix of a chunk, checked.
+struct Operands {
+    steadysum::Matrix dense;
+    steadysum::RowOperands rows;
+
+    Operands(const steadysum::Problem& problem, const OptionalVector& column_weight,
+             const std::optional<Array>& dense_array) {
+        rows.column_weight = output(column_weight, problem.vocabulary(), "column_weight must be [V]");
+        if (!dense_array) return;
+        dense = matrix(*dense_array);
+        require(dense.rows == problem.rows() && dense.columns == problem.vocabulary(), "dense must be [N, V]");
+        rows.dense = &dense;
+    }
+    Operands(const Operands&) = delete;
+    Operands& operator=(const Operands&) = delete;
+};
+
+// The work of one call's chunks, in the order: keep_logits, then sum and gradients of the chunk that is kept.
+class Gradients {
+   public:
+    void keep_logits(const Call& call, int threads) {
+        kept_rows_ = call.problem.rows();
+        kept_columns_ = call.problem.vocabulary();
+        const nb::gil_scoped_release released;
+        work_.keep_logits(call.problem, threads);
+    }
+
+    void sum(const Call& call, const OptionalVector& column_weight, const std::optional<Array>& dense,
+             const OptionalVector& column_sum, const OptionalVector& dense_total, const OptionalVector& dense_sum,
+             const OptionalVector& dense_exp, int threads) {
+        require_kept(call);
+        const std::int64_t rows = call.problem.rows();
+        const Operands operands(call.problem, column_weight, dense);
+        require(dense.has_value() || (!dense_total && !dense_sum && !dense_exp), "sums over dense need dense");
+        const steadysum::RowSums sums{
+            output(column_sum, rows, "sums must be [N]"), output(dense_total, rows, "sums must be [N]"),
+            output(dense_sum, rows, "sums must be [N]"), output(dense_exp, rows, "sums must be [N]")};
+        const nb::gil_scoped_release released;
+        work_.sum(call.problem, operands.rows, sums, threads);
+    }
+
+    void gradients(const Call& call, bool kept, const OptionalVector& column_weight, const std::optional<Array>& dense,
+                   const OptionalVector& exp, const OptionalVector& slope, const OptionalVector& center,
+                   const OptionalVector& column, const OptionalVector& dense_term, const OptionalVector& tie,
+                   const OptionalVector& target, const OptionalVector& keep_above,
+                   const std::optional<FloatMatrix>& input_gradient, const std::optional<FloatMatrix>& weight_gradient,
+                   const OptionalVector& bias_gradient, bool first, int threads) {
+        if (kept) require_kept(call);
+        const steadysum::Problem& problem = call.problem;
+        const std::int64_t rows = problem.rows();
+        const auto term = [&](const OptionalVector& v) { return output(v, rows, "coefficients must be [N]"); };
+        const Operands operands(problem, column_weight, dense);
+        require(dense.has_value() || (!center && !dense_term), "terms of dense need dense");
+        require(problem.target != nullptr || !target, "the target's term needs a target");
+        const steadysum::RowTerms terms{term(exp),        term(slope), term(center), term(column),
+                                        term(dense_term), term(tie),   term(target), term(keep_above)};
+        const auto result = [&](const std::optional<FloatMatrix>& m, std::int64_t size) -> float* {
+            if (!m) return nullptr;
+            require(static_cast<std::int64_t>(m->shape(0)) == size &&
+                        static_cast<std::int64_t>(m->shape(1)) == problem.depth(),
+                    "gradients must be [N, H] and [V, H]");
+            return m->data();
+        };
+        const steadysum::GradientResults results{
+            result(input_gradient, rows), result(weight_gradient, problem.vocabulary()),
+            output(bias_gradient, problem.vocabulary(), "the bias's gradient must be [V]"), first};
+        const nb::gil_scoped_release released;
+        if (kept) {
+            kept_rows_ = -1;  // the logits are used up
+            work_.kept_gradients(problem, operands.rows, terms, results, threads);
+        } else {
+            work_.gradients(problem, operands.rows, terms, results, threads);
+        }
+    }
+
+   private:
+    void require_kept(const Call& call) const {
+        require(call.problem.rows() == kept_rows_ && call.problem.vocabulary() == kept_columns_,
+                "keep_logits of this chunk comes first");
+    }
+
+    steadysum::GradientWork work_;
+    std::int64_t kept_rows_ = -1;
+    std::int64_t kept_columns_ = -1;
+};
 
 std::int64_t common_size(std::initializer_list<const FloatVector*> arrays) {
     const auto size = static_cast<std::int64_t>((*arrays.begin())->shape(0));
@@ -235,12 +328,23 @@ NB_MODULE(_native, m) {
     nb::class_<Call>(m, "Call").def(
         nb::init<Array, Array, std::optional<Array>, double, std::optional<double>, std::optional<FloatVector>,
                  std::int64_t, FloatVector, FloatVector, std::optional<IndexVector>, std::optional<FloatVector>,
-                 std::optional<FloatVector>, std::optional<FloatMatrix>>(),
+                 std::optional<FloatVector>, std::optional<FloatVector>, std::optional<FloatMatrix>>(),
         nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0,
         nb::arg("softcap").none() = nb::none(), nb::arg("temperature").none() = nb::none(), nb::arg("valid_vocab"),
         nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
         nb::arg("target_logit").none() = nb::none(), nb::arg("weighted_sum").none() = nb::none(),
-        nb::arg("logits").none() = nb::none());
+        nb::arg("ties").none() = nb::none(), nb::arg("logits").none() = nb::none());
+    nb::class_<Gradients>(m, "Gradients")
+        .def(nb::init<>())
+        .def("keep_logits", &Gradients::keep_logits, nb::arg("call"), nb::arg("threads"))
+        .def("sum", &Gradients::sum, nb::arg("call"), nb::arg("column_weight").none(), nb::arg("dense").none(),
+             nb::arg("column_sum").none(), nb::arg("dense_total").none(), nb::arg("dense_sum").none(),
+             nb::arg("dense_exp").none(), nb::arg("threads"))
+        .def("gradients", &Gradients::gradients, nb::arg("call"), nb::arg("kept"), nb::arg("column_weight").none(),
+             nb::arg("dense").none(), nb::arg("exp").none(), nb::arg("slope").none(), nb::arg("center").none(),
+             nb::arg("column").none(), nb::arg("dense_term").none(), nb::arg("tie").none(), nb::arg("target").none(),
+             nb::arg("keep_above").none(), nb::arg("input_gradient").none(), nb::arg("weight_gradient").none(),
+             nb::arg("bias_gradient").none(), nb::arg("first"), nb::arg("threads"));
     m.def("run", &run, nb::arg("calls"), nb::arg("threads"));
     m.def("merge", &merge);
     m.def("merge_weighted", &merge_weighted);
@@ -260,6 +364,9 @@ NB_MODULE(_native, m) {
                                                "strides_ignored",
                                                "offsets_in_32_bits",
                                                "stale_partial",
-                                               "loss_as_difference"};
+                                               "loss_as_difference",
+                                               "logit_gradient_in_16_bits",
+                                               "weight_gradient_in_16_bits",
+                                               "input_gradient_in_16_bits"};
 #endif
 }

@@ -130,8 +130,21 @@ inline void pack_weight_block(const Matrix& weight, std::int64_t row_begin, std:
         }
         return;
     }
-    // A transposed weight is contiguous along its rows: walk those innermost.
-    for (std::int64_t k = 0; k < depth; ++k)
+    // A transposed weight is contiguous along its rows: blocks of it are transposed in registers.
+    std::int64_t k = 0;
+    for (; weight.row_stride == 1 && k + kLanes <= depth; k += kLanes) {
+        const typename E::Stored* source[kLanes];
+        for (std::int64_t c = 0; c < kLanes; ++c) source[c] = element<E>(weight, row_begin, k_begin + k + c);
+        std::int64_t r = 0;
+        for (; r + E::kTransposed <= rows; r += E::kTransposed) {
+            Vec columns[E::kTransposed];
+            E::transposed_load(source, r, columns);
+            for (int i = 0; i < E::kTransposed; ++i) store(block + (r + i) * kBlockStride + k, columns[i]);
+        }
+        for (; r < rows; ++r)
+            for (std::int64_t c = 0; c < kLanes; ++c) block[r * kBlockStride + k + c] = value_at<E>(source[c] + r);
+    }
+    for (; k < depth; ++k)
         for (std::int64_t r = 0; r < rows; ++r)
             block[r * kBlockStride + k] = value_at<E>(element<E>(weight, row_begin + r, k_begin + k));
 }

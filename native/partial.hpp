@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "problem.hpp"
+
 namespace steadysum::STEADYSUM_ISA {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -12,7 +14,7 @@ inline Vec canonical_nan() { return set1(std::numeric_limits<float>::quiet_NaN()
 struct Partial {
     Vec max;
     Vec sum;
-    Vec weighted;  // sum of exp(z - max) (z - max); carried only where entropy is wanted
+    Vec carried;  // what Carry says
 };
 
 // The larger of both with -0 < +0; the one canonical NaN when either is NaN.
@@ -26,10 +28,10 @@ inline Vec rescaling(Vec m, Vec M) { return select(m == M, set1(1.0F), exp(m - M
 
 // The weighted sum of one side, moved from its own max to M.
 inline Vec moved(const Partial& p, Vec M, Vec factor) {
-    return select(p.max == M, p.weighted, factor * fma(p.sum, p.max - M, p.weighted));
+    return select(p.max == M, p.carried, factor * fma(p.sum, p.max - M, p.carried));
 }
 
-template <bool Weighted>
+template <Carry C>
 inline Partial merge(const Partial& a, const Partial& b) {
     Partial r;
     r.max = total_max(a.max, b.max);
@@ -37,14 +39,17 @@ inline Partial merge(const Partial& a, const Partial& b) {
     const Vec fb = rescaling(b.max, r.max);
     r.sum = fma(b.sum, fb, a.sum * fa);
     r.sum = select(unordered(r.sum, r.sum), canonical_nan(), r.sum);
-    if constexpr (Weighted) {
+    if constexpr (C == Carry::weighted) {
         // A factor of zero removes a side altogether: 0 * -inf must not make a NaN.
         const Vec wa = select(fa == zero(), zero(), moved(a, r.max, fa));
         const Vec wb = select(fb == zero(), zero(), moved(b, r.max, fb));
-        r.weighted = wa + wb;
-        r.weighted = select(unordered(r.weighted, r.weighted), canonical_nan(), r.weighted);
+        r.carried = wa + wb;
+        r.carried = select(unordered(r.carried, r.carried), canonical_nan(), r.carried);
+    } else if constexpr (C == Carry::ties) {
+        r.carried = select(a.max == r.max, a.carried, zero()) + select(b.max == r.max, b.carried, zero());
+        r.carried = select(unordered(r.max, r.max), canonical_nan(), r.carried);
     } else {
-        r.weighted = zero();
+        r.carried = zero();
     }
     return r;
 }

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -153,6 +154,13 @@ void run_on_pool(int threads, const std::function<void(int)>& job) {
         return;
     }
     pool().run(threads, job);
+}
+
+void share(int threads, std::int64_t size, const std::function<void(std::int64_t, int)>& f) {
+    std::atomic<std::int64_t> next{0};
+    run_on_pool(static_cast<int>(std::min<std::int64_t>(threads, size)), [&](int participant) {
+        for (std::int64_t i = next.fetch_add(1); i < size; i = next.fetch_add(1)) f(i, participant);
+    });
 }
 
 }  // namespace steadysum

@@ -7,6 +7,13 @@
 
 namespace steadysum {
 
+// What a partial carries beside max and sum.
+enum class Carry : std::uint8_t {
+    none,
+    weighted,  // sum of exp(z - max) (z - max): entropy needs it
+    ties,      // number of logits equal to max: the gradient of max is split among them
+};
+
 enum class DType : std::uint8_t { f32, bf16, f16 };
 
 // A strided matrix that belongs to the caller. Strides count elements and may be zero or negative.
@@ -50,10 +57,16 @@ struct Problem {
     float* max = nullptr;                  // [N]
     float* sum_exp = nullptr;              // [N]
     const std::int64_t* target = nullptr;  // [N], each in [0, valid_columns)
-    float* target_logit = nullptr;         // [N]
+    float* target_logit = nullptr;         // [N]; needs target
     float* weighted_sum = nullptr;         // [N]: sum of exp(z - max) (z - max)
+    float* ties = nullptr;                 // [N]: number of logits equal to max; not together with weighted_sum
     float* logits = nullptr;               // [N, V]
 
+    [[nodiscard]] Carry carry() const {
+        if (weighted_sum != nullptr) return Carry::weighted;
+        return ties != nullptr ? Carry::ties : Carry::none;
+    }
+    [[nodiscard]] float* carried() const { return weighted_sum != nullptr ? weighted_sum : ties; }
     [[nodiscard]] std::int64_t rows() const { return input.rows; }
     [[nodiscard]] std::int64_t depth() const { return input.columns; }
     [[nodiscard]] std::int64_t vocabulary() const { return weight.rows; }

@@ -1,8 +1,6 @@
 #include "run.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 
 #include "dispatch.hpp"
 #include "fpenv.hpp"
@@ -37,7 +35,7 @@ struct Part {  // a task without its scratch memory
 };
 
 std::int64_t chunk_rows(const Problem& p, std::int64_t tiles, std::int64_t panel_rows) {
-    const std::int64_t fields = p.weighted_sum != nullptr ? 3 : 2;
+    const std::int64_t fields = p.carry() != Carry::none ? 3 : 2;
     const std::int64_t by_input = kPackedFloats / std::max<std::int64_t>(p.depth(), 1);
     const std::int64_t by_partials = kPartialFloats / (tiles * fields);
     const std::int64_t most = std::max(kLeastChunkRows, std::min(by_input, by_partials));
@@ -47,15 +45,7 @@ std::int64_t chunk_rows(const Problem& p, std::int64_t tiles, std::int64_t panel
 
 std::int64_t packed_floats(const Unit& u) { return u.chunk.padded_rows * u.chunk.problem->depth(); }
 std::int64_t partial_floats(const Unit& u) {
-    return u.grid.tiles() * u.chunk.padded_rows * (u.chunk.problem->weighted_sum != nullptr ? 3 : 2);
-}
-
-// Calls f(i) for every i in [0, size), shared out over the pool.
-void share(int threads, std::int64_t size, const std::function<void(std::int64_t, int)>& f) {
-    std::atomic<std::int64_t> next{0};
-    run_on_pool(static_cast<int>(std::min<std::int64_t>(threads, size)), [&](int participant) {
-        for (std::int64_t i = next.fetch_add(1); i < size; i = next.fetch_add(1)) f(i, participant);
-    });
+    return u.grid.tiles() * u.chunk.padded_rows * (u.chunk.problem->carry() != Carry::none ? 3 : 2);
 }
 
 // Cuts a wave into parts, large ones first; the last few are quartered so that all threads end together.
@@ -109,7 +99,7 @@ void run_wave(const TileKernel& kernel, std::vector<Unit>& units, int threads, W
         const std::int64_t field = u.grid.tiles() * u.chunk.padded_rows;
         u.chunk.max = memory;
         u.chunk.sum = memory + field;
-        u.chunk.weighted = u.chunk.problem->weighted_sum != nullptr ? memory + 2 * field : nullptr;
+        u.chunk.carried = u.chunk.problem->carry() != Carry::none ? memory + 2 * field : nullptr;
         memory += round_up(partial_floats(u), 16);
     }
 
@@ -139,8 +129,8 @@ void run_wave(const TileKernel& kernel, std::vector<Unit>& units, int threads, W
         const Part& p = parts[static_cast<std::size_t>(i)];
         const Unit& u = units[static_cast<std::size_t>(p.unit)];
         float* logits = scratch + scratch_floats * participant;
-        kernel.compute_tile(
-            {&u.chunk, p.tile, u.grid.tile(p.tile), p.row_begin, p.row_end, logits, logits + logits_floats});
+        kernel.compute_tile({&u.chunk, p.tile, u.grid.tile(p.tile), p.row_begin, p.row_end, logits, kTileColumns,
+                             logits + logits_floats});
     });
     share(threads, static_cast<std::int64_t>(folds.size()), [&](std::int64_t i, int) {
         const Rows& r = folds[static_cast<std::size_t>(i)];

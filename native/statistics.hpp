@@ -1,5 +1,5 @@
-// From the products of one panel of rows and one tile to its logits, and from those to its partial: max, sum_exp, and,
-// where wanted, the weighted sum. Lanes are rows; columns are walked in the published order (docs/bits.md, "A tile").
+// From the products of one panel of rows and one tile to its logits, and from those to its partial: max, sum_exp, and
+// what else it carries. Lanes are rows; columns are walked in the published order (docs/bits.md, "A tile").
 #pragma once
 
 #include "functions.hpp"
@@ -17,6 +17,12 @@ struct TileEpilogue {
     float softcap;             // 0: none
     const float* temperature;  // nullptr, or lanes of the rows at hand
 };
+
+// The temperatures of the lanes at hand; rows past the end divide by 1.
+inline void load_temperature(const Epilogue& e, std::int64_t row, std::int64_t present, float (&lanes)[kLanes]) {
+    for (std::int64_t r = 0; r < kLanes; ++r)
+        lanes[r] = r < present ? e.temperature[e.temperature_per_row ? row + r : 0] : 1.0F;
+}
 
 inline void apply(const TileEpilogue& e, float* logits, std::int64_t columns) {
     const Vec scale = set1(e.scale);
@@ -41,47 +47,50 @@ inline Vec pairwise(Vec (&a)[kAccumulators]) {
 
 struct Term {
     Vec exp;
-    Vec weighted;
+    Vec carried;
 };
-template <bool Weighted>
+template <Carry C>
 inline Term term(const float* logit, Vec max) {
-    const Vec d = load(logit) - max;
+    const Vec z = load(logit);
+    const Vec d = z - max;
     const Vec e = exp(d);
-    if constexpr (Weighted) return {e, select(e == zero(), zero(), e * d)};
+    if constexpr (C == Carry::weighted) return {e, select(e == zero(), zero(), e * d)};
+    if constexpr (C == Carry::ties) return {e, select(z == max, set1(1.0F), zero())};
     return {e, zero()};
 }
 
-template <bool Weighted>
+template <Carry C>
 inline Partial sum_up(const float* logits, std::int64_t columns, Vec max) {
     constexpr int kTogether = 4;  // accumulators kept in registers at a time
     Vec sums[kAccumulators];
-    Vec weighted[kAccumulators];
+    Vec carried[kAccumulators];
     const std::int64_t whole = columns / kAccumulators * kAccumulators;
     for (int a = 0; a < kAccumulators; a += kTogether) {
         Vec s[kTogether];
-        Vec w[kTogether];
-        for (int i = 0; i < kTogether; ++i) s[i] = w[i] = zero();
+        Vec more[kTogether];
+        for (int i = 0; i < kTogether; ++i) s[i] = more[i] = zero();
         for (std::int64_t c = a; c < whole; c += kAccumulators)
             for (int i = 0; i < kTogether; ++i) {
-                const Term t = term<Weighted>(logits + (c + i) * kPanelRows, max);
+                const Term t = term<C>(logits + (c + i) * kPanelRows, max);
                 s[i] = s[i] + t.exp;
-                if constexpr (Weighted) w[i] = w[i] + t.weighted;
+                if constexpr (C != Carry::none) more[i] = more[i] + t.carried;
             }
         for (int i = 0; i < kTogether; ++i) {
             sums[a + i] = s[i];
-            weighted[a + i] = w[i];
+            carried[a + i] = more[i];
         }
     }
     for (std::int64_t c = whole; c < columns; ++c) {
-        const Term t = term<Weighted>(logits + c * kPanelRows, max);
+        const Term t = term<C>(logits + c * kPanelRows, max);
         sums[c - whole] = sums[c - whole] + t.exp;
-        if constexpr (Weighted) weighted[c - whole] = weighted[c - whole] + t.weighted;
+        if constexpr (C != Carry::none) carried[c - whole] = carried[c - whole] + t.carried;
     }
-    return {max, pairwise(sums), Weighted ? pairwise(weighted) : zero()};
+    return {max, pairwise(sums), C != Carry::none ? pairwise(carried) : zero()};
 }
 
 // What the vector code leaves open, for one row: a max of zero (which sign?), infinities and NaN.
-inline void settle(const float* logits, std::int64_t columns, float& max, float& sum, float& weighted) {
+template <Carry C>
+inline void settle(const float* logits, std::int64_t columns, float& max, float& sum, float& carried) {
     bool nan = false;
     bool plus_zero = false;
     float largest = -kInfinity;
@@ -96,26 +105,27 @@ inline void settle(const float* logits, std::int64_t columns, float& max, float&
     }
     const float quiet = __builtin_nanf("");
     if (nan) {
-        max = sum = weighted = quiet;
+        max = sum = carried = quiet;
     } else if (largest == -kInfinity) {
         max = -kInfinity;
-        sum = weighted = 0.0F;
+        sum = 0.0F;
+        carried = C == Carry::ties ? static_cast<float>(columns) : 0.0F;
         if (armed(Trap::masked_tile_is_nan)) sum = quiet;
     } else if (largest == kInfinity) {
         max = kInfinity;
         sum = static_cast<float>(infinite);
-        weighted = quiet;
+        carried = C == Carry::ties ? sum : quiet;
     } else {
         max = largest == 0.0F ? (plus_zero ? 0.0F : -0.0F) : largest;
     }
 }
 
 // The partial of kLanes rows, of which `present` exist, over the columns of a tile.
-template <bool Weighted>
+template <Carry C>
 inline Partial tile_partial(const float* logits, std::int64_t columns, std::int64_t present) {
     Vec max = set1(armed(Trap::max_starts_at_zero) ? 0.0F : -kInfinity);
     for (std::int64_t c = 0; c < columns; ++c) max = loose_max(max, load(logits + c * kPanelRows));
-    Partial p = sum_up<Weighted>(logits, columns, max);
+    Partial p = sum_up<C>(logits, columns, max);
     const Mask open = unordered(p.sum, p.sum) | (max == zero()) | (max == set1(kInfinity)) | (max == set1(-kInfinity));
     const unsigned existing = (1U << static_cast<unsigned>(present)) - 1U;
     if (const unsigned lanes = bits(open) & existing; lanes != 0 && !armed(Trap::max_starts_at_zero)) {
@@ -124,9 +134,9 @@ inline Partial tile_partial(const float* logits, std::int64_t columns, std::int6
         float w[kLanes];
         store(m, p.max);
         store(s, p.sum);
-        store(w, p.weighted);
+        store(w, p.carried);
         for (int r = 0; r < kLanes; ++r)
-            if ((lanes >> r) & 1U) settle(logits + r, columns, m[r], s[r], w[r]);
+            if ((lanes >> r) & 1U) settle<C>(logits + r, columns, m[r], s[r], w[r]);
         p = {load(m), load(s), load(w)};
     }
     return p;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "elementwise.hpp"
+#include "gradient_products.hpp"
+#include "logit_gradient.hpp"
 #include "tile.hpp"
 #include "tile_kernel.hpp"
 
@@ -9,9 +11,24 @@ namespace steadysum::STEADYSUM_ISA {
 
 constexpr TileKernel make_table(const char* isa) {
     return {
-        isa,          kPanelRows,   kBlockColumnsMost * kBlockStride,
-        pack_input,   compute_tile, fold,
-        merge_arrays, exp_array,    tanh_array,
+        isa,
+        kPanelRows,
+        kBlockColumnsMost * kBlockStride,
+        pack_input,
+        compute_tile,
+        fold,
+        form,
+        sum,
+        fold_sums,
+        pack_hidden,
+        padded_hidden,
+        input_product,
+        weight_product,
+        add_sums,
+        unpack_rows,
+        merge_arrays,
+        exp_array,
+        tanh_array,
         softmax,
     };
 }

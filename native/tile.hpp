@@ -51,7 +51,7 @@ inline void multiply_block(const TileTask& task, std::int64_t column, std::int64
     pack_weight(chunk.problem->weight, task.span.begin + column, width, k, depth, task.weight_block);
     for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
         const float* panel = chunk.panels + panel_offset(chunk.padded_rows, kPanelRows, k, depth, row / kPanelRows);
-        float* logits = task.logits + (row - task.row_begin) * kTileColumns + column * kPanelRows;
+        float* logits = task.logits + (row - task.row_begin) * task.panel_columns + column * kPanelRows;
         if (chunk.rows - row <= kLanes)
             panel_product<1>(panel, task.weight_block, width, depth, k == 0, logits);
         else
@@ -106,13 +106,15 @@ inline void store_partial(const TileTask& task, std::int64_t row, const Partial&
     const std::int64_t at = task.tile * chunk.padded_rows + row;
     store(chunk.max + at, p.max);
     store(chunk.sum + at, p.sum);
-    if (chunk.weighted != nullptr) store(chunk.weighted + at, p.weighted);
+    if (chunk.carried != nullptr) store(chunk.carried + at, p.carried);
 }
 
-// The temperatures of the lanes at hand; rows past the end divide by 1.
-inline void load_temperature(const Epilogue& e, std::int64_t row, std::int64_t present, float (&lanes)[kLanes]) {
-    for (std::int64_t r = 0; r < kLanes; ++r)
-        lanes[r] = r < present ? e.temperature[e.temperature_per_row ? row + r : 0] : 1.0F;
+inline Partial partial(const Problem& problem, const float* logits, std::int64_t columns, std::int64_t present) {
+    switch (problem.carry()) {
+        case Carry::weighted: return tile_partial<Carry::weighted>(logits, columns, present);
+        case Carry::ties: return tile_partial<Carry::ties>(logits, columns, present);
+        default: return tile_partial<Carry::none>(logits, columns, present);
+    }
 }
 
 inline void compute_tile(const TileTask& task) {
@@ -136,7 +138,7 @@ inline void compute_tile(const TileTask& task) {
     }
 
     for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
-        float* logits = task.logits + (row - task.row_begin) * kTileColumns;
+        float* logits = task.logits + (row - task.row_begin) * task.panel_columns;
         for (std::int64_t lane = 0; lane < kPanelRows && row + lane < chunk.rows; lane += kLanes) {
             const std::int64_t present = Grid::least(kLanes, chunk.rows - row - lane);
             if (!epilogue.trivial()) {
@@ -149,29 +151,27 @@ inline void compute_tile(const TileTask& task) {
                 for (std::int64_t c = columns; c < kTileColumns; ++c) store(logits + c * kPanelRows + lane, zero());
                 summed = kTileColumns;
             }
-            store_partial(task, row + lane,
-                          chunk.weighted != nullptr ? tile_partial<true>(logits + lane, summed, present)
-                                                    : tile_partial<false>(logits + lane, summed, present));
+            if (chunk.max != nullptr) store_partial(task, row + lane, partial(problem, logits + lane, summed, present));
         }
-        if (problem.target != nullptr) pick_targets(task, row, columns, logits);
+        if (problem.target_logit != nullptr) pick_targets(task, row, columns, logits);
         if (problem.logits != nullptr) write_logits(task, row, columns, logits);
     }
 }
 
-template <bool Weighted>
+template <Carry C>
 inline Partial load_partial(const Chunk& chunk, std::int64_t tile, std::int64_t row) {
     const std::int64_t at = tile * chunk.padded_rows + row;
-    return {load(chunk.max + at), load(chunk.sum + at), Weighted ? load(chunk.weighted + at) : zero()};
+    return {load(chunk.max + at), load(chunk.sum + at), C != Carry::none ? load(chunk.carried + at) : zero()};
 }
 
-template <bool Weighted>
+template <Carry C>
 inline Partial fold_rows(const Chunk& chunk, const Grid& grid, std::int64_t row) {
     Partial leaves[kSegments];
     bool present[kSegments] = {};
     for (std::int64_t segment = 0; segment < grid.segments(); ++segment) {
-        Partial p = load_partial<Weighted>(chunk, grid.first_tile(segment), row);
+        Partial p = load_partial<C>(chunk, grid.first_tile(segment), row);
         for (std::int64_t tile = grid.first_tile(segment) + 1; tile < grid.end_tile(segment); ++tile)
-            p = merge<Weighted>(p, load_partial<Weighted>(chunk, tile, row));
+            p = merge<C>(p, load_partial<C>(chunk, tile, row));
         leaves[segment] = p;
         present[segment] = true;
     }
@@ -179,7 +179,7 @@ inline Partial fold_rows(const Chunk& chunk, const Grid& grid, std::int64_t row)
         for (std::int64_t i = 0; i < n; ++i) {
             // Leaves are absent from the right only, so a pair is whole, or its left half, or nothing.
             if (present[2 * i + 1])
-                leaves[i] = merge<Weighted>(leaves[2 * i], leaves[2 * i + 1]);
+                leaves[i] = merge<C>(leaves[2 * i], leaves[2 * i + 1]);
             else
                 leaves[i] = leaves[2 * i];
             present[i] = present[2 * i];
@@ -191,11 +191,15 @@ inline void fold(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, s
     const Problem& problem = *chunk.problem;
     for (std::int64_t row = row_begin; row < row_end; row += kLanes) {
         const std::int64_t count = Grid::least(kLanes, row_end - row);
-        const Partial p =
-            chunk.weighted != nullptr ? fold_rows<true>(chunk, grid, row) : fold_rows<false>(chunk, grid, row);
+        Partial p;
+        switch (problem.carry()) {
+            case Carry::weighted: p = fold_rows<Carry::weighted>(chunk, grid, row); break;
+            case Carry::ties: p = fold_rows<Carry::ties>(chunk, grid, row); break;
+            default: p = fold_rows<Carry::none>(chunk, grid, row); break;
+        }
         store_some(problem.max + chunk.row_begin + row, p.max, count);
         store_some(problem.sum_exp + chunk.row_begin + row, p.sum, count);
-        if (chunk.weighted != nullptr) store_some(problem.weighted_sum + chunk.row_begin + row, p.weighted, count);
+        if (chunk.carried != nullptr) store_some(problem.carried() + chunk.row_begin + row, p.carried, count);
     }
 }
 

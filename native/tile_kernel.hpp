@@ -16,10 +16,10 @@ struct Chunk {
     std::int64_t rows;
     std::int64_t padded_rows;  // rows rounded up to whole panels
     const float* panels;       // packed input: blocks of k, in each its panels, in each [k][row of the panel]
-    // Partials: [tile][padded_rows].
+    // Partials: [tile][padded_rows]. max == nullptr: none are taken.
     float* max;
     float* sum;
-    float* weighted;  // nullptr when the problem wants no weighted sum
+    float* carried;  // nullptr when the problem's partials carry nothing
 };
 
 // One tile for some rows of a chunk (begin is a multiple of the panel's rows), and the scratch memory to compute it in.
@@ -29,8 +29,87 @@ struct TileTask {
     TileSpan span;
     std::int64_t row_begin;
     std::int64_t row_end;
-    float* logits;        // [ceil(rows / panel_rows)][kTileColumns][panel_rows]
-    float* weight_block;  // weight_block_floats
+    float* logits;               // [panel][panel_columns][panel_rows]
+    std::int64_t panel_columns;  // at least the span's width
+    float* weight_block;         // weight_block_floats
+};
+
+// One tile of a chunk whose logits, or their gradients, are kept: [panel][panel_columns][panel_rows] from row 0 of the
+// chunk on; and the rows of it that are at hand.
+struct StoredTile {
+    const Chunk* chunk;
+    TileSpan span;
+    std::int64_t row_begin;  // a multiple of the panel's rows
+    std::int64_t row_end;
+    float* logits;
+    std::int64_t panel_columns;
+    const float* column_weight;  // [V]; nullptr: ones
+    const Matrix* dense;         // [rows of the chunk, V]; nullptr: none
+    float* dense_panel;          // scratch: [kTileColumns][panel_rows]
+};
+
+// Coefficients of the gradient of the logits, one per row of the chunk; nullptr: the term is left out.
+// docs/bits.md, "Gradients", says what they multiply.
+struct RowTerms {
+    const float* exp = nullptr;
+    const float* slope = nullptr;
+    const float* center = nullptr;
+    const float* column = nullptr;
+    const float* dense = nullptr;
+    const float* tie = nullptr;
+    const float* target = nullptr;
+    const float* keep_above = nullptr;
+};
+
+struct FormTask {
+    StoredTile stored;
+    const RowTerms* terms;
+    std::uint8_t* active;  // nullptr, or [panel][panel_columns] := 1 where a gradient of the panel's rows isn't 0
+};
+
+struct SumTask {
+    StoredTile stored;
+    std::int64_t tile;
+    // Partials: [tile][padded_rows]; nullptr: not wanted.
+    float* column_sum;
+    float* dense_total;
+    float* dense_sum;
+    float* dense_exp;
+};
+
+// A segment's part of the gradient of input.
+struct InputProductTask {
+    const Chunk* chunk;
+    const Grid* grid;
+    std::int64_t segment;
+    std::int64_t segment_begin;  // its first vocabulary column
+    const float* gradient;       // its tiles, one after the other, each as in StoredTile
+    const std::uint8_t* active;  // nullptr, or of its tiles, as in FormTask
+    std::int64_t row_begin;
+    std::int64_t row_end;
+    std::int64_t hidden_begin;
+    std::int64_t hidden_end;
+    float* weight_block;  // scratch: weight_block_floats
+    float* sums;          // [panel][hidden][panel_rows]
+};
+
+// Vocabulary columns of a task of the weight's gradient, at most: a block of rows of their gradients is 64 KiB.
+inline constexpr std::int64_t kWeightColumns = 128;
+
+// Some columns of a tile: a chunk's part of the gradients of weight and bias.
+struct WeightProductTask {
+    const Chunk* chunk;
+    TileSpan span;
+    std::int64_t column_begin;  // in the tile
+    std::int64_t column_end;
+    const float* gradient;  // as in StoredTile
+    std::int64_t panel_columns;
+    const std::uint8_t* active;  // nullptr, or as in FormTask
+    float* gathered;             // scratch, with active: [block of rows' panels][columns][panel_rows]
+    const float* hidden_panels;  // packed by pack_hidden, block of rows after block of rows
+    float* weight;               // [V, H] or nullptr
+    float* bias;                 // [V] or nullptr
+    bool first;                  // of the call's chunks: results are stored, not added
 };
 
 struct ConstPartials {
@@ -53,6 +132,16 @@ struct TileKernel {
     void (*compute_tile)(const TileTask& task);
     // Folds the partials of rows [row_begin, row_end) of a chunk into the problem's outputs.
     void (*fold)(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, std::int64_t row_end);
+    void (*form)(const FormTask& task);
+    void (*sum)(const SumTask& task);
+    void (*fold_sums)(const Chunk& chunk, const Grid& grid, const float* partials, std::int64_t row_begin,
+                      std::int64_t row_end, float* out);
+    void (*pack_hidden)(const Problem& problem, std::int64_t row_begin, std::int64_t rows, float* to);
+    std::int64_t (*padded_hidden)(std::int64_t hidden);
+    void (*input_product)(const InputProductTask& task);
+    void (*weight_product)(const WeightProductTask& task);
+    void (*add_sums)(const float* earlier, float* sums, std::int64_t size);
+    void (*unpack_rows)(const float* sums, std::int64_t hidden, std::int64_t rows, float* out);
     void (*merge)(ConstPartials a, ConstPartials b, Partials out, std::int64_t size);
     void (*exp)(const float* x, float* out, std::int64_t size);
     void (*tanh)(const float* x, float* out, std::int64_t size);

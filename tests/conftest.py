@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -16,6 +17,12 @@ from steadysum import _extension, kernels
 hypothesis.settings.register_profile("steadysum", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)  # `make soak`; new examples each time
 hypothesis.settings.load_profile("steadysum")
+
+
+# Workers of pytest-xdist share the processors: more threads than processors wait for each other, and tests take ten times
+# as long. Tests of threads set their number themselves.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+torch.set_num_threads(max(1, torch.get_num_threads() // _WORKERS))
 
 
 @pytest.fixture(params=kernels.names())

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from steadysum import _extension
+from steadysum.kernels.chunks import row_chunks
+from steadysum.kernels.gradients import Gradients, PullBack, Wanted
 from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 
@@ -68,6 +70,102 @@ def softmax(call: Operands, out: Tensor) -> None:
         _module().softmax_(out, found.max, total, torch.get_num_threads())
 
 
+def chunk_statistics(call: Operands) -> Statistics:
+    """The statistics with every sum that the call asks for, chunk of rows by chunk of rows."""
+    native = _module()
+    work = native.Gradients()
+    whole = _results(call)
+    for start, stop in row_chunks(call, stored=True):
+        chunk = call.rows(start, stop)
+        found = whole.rows(start, stop)
+        _keep_logits(work, _call(native, chunk, found, None), chunk, found)
+    return whole
+
+
+def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statistics | None = None) -> Gradients:
+    """The gradients of input, weight and bias, with published bits; see kernels.gradients.
+
+    With `known` statistics the logits are computed once more, segment by segment; without, those of a chunk of rows
+    are kept until its statistics are found.
+    """
+    native = _module()
+    work = native.Gradients()
+    hidden, vocab = call.weight.shape[1], call.weight.shape[0]
+    every_row = call.kept is None
+    input = weight = bias = rows_gradient = None
+    if wanted.input:
+        input = torch.empty(call.input.shape) if every_row else torch.zeros(call.input.shape)
+    if wanted.weight:
+        weight = torch.empty(vocab, hidden)
+    if wanted.bias:
+        bias = torch.empty(vocab)
+    for start, stop in row_chunks(call, stored=known is None):
+        chunk = call.rows(start, stop)
+        found = _results(chunk) if known is None else known.rows(start, stop)
+        native_call = _call(native, chunk, found if known is None else Statistics(found.max, found.sum_exp), None)
+        if known is None:
+            _keep_logits(work, native_call, chunk, found)
+        terms = pull_back(found, start, stop)
+        if terms.slope is not None and terms.exp is None:
+            terms = terms._replace(exp=torch.zeros_like(terms.slope))
+        if input is not None:
+            rows_gradient = input[start:stop] if every_row else torch.empty(stop - start, hidden)
+        work.gradients(
+            native_call,
+            kept=known is None,
+            column_weight=chunk.column_weight,
+            dense=_readable(chunk.dense),
+            exp=_column(terms.exp),
+            slope=_column(terms.slope),
+            center=_column(terms.center),
+            column=_column(terms.column),
+            dense_term=_column(terms.dense),
+            tie=_column(terms.tie),
+            target=_column(terms.target),
+            keep_above=_column(terms.keep_above),
+            input_gradient=rows_gradient,
+            weight_gradient=weight,
+            bias_gradient=bias,
+            first=start == 0,
+            threads=torch.get_num_threads(),
+        )
+        if input is not None and call.kept is not None and rows_gradient is not None:
+            input[call.kept[start:stop]] = rows_gradient
+    written = call.valid_vocab if call.size > 0 else 0
+    for of_columns in (weight, bias):
+        if of_columns is not None:
+            of_columns[written:].zero_()
+    return Gradients(input, weight, bias)
+
+
+def _keep_logits(work: Any, native_call: Any, chunk: Operands, found: Statistics) -> None:
+    """Find a chunk's statistics, sums included, and keep its logits in `work`."""
+    threads = torch.get_num_threads()
+    work.keep_logits(native_call, threads)
+    if chunk.wants_column_sum or chunk.dense is not None:
+        work.sum(
+            native_call,
+            column_weight=chunk.column_weight,
+            dense=_readable(chunk.dense),
+            column_sum=found.column_sum,
+            dense_total=found.dense_total,
+            dense_sum=found.dense_sum,
+            dense_exp=found.dense_exp,
+            threads=threads,
+        )
+
+
+def _readable(dense: Tensor | None) -> Tensor | None:
+    """The dense matrix in a dtype that the extension reads."""
+    if dense is None:
+        return None
+    return _plain(dense if dense.dtype in (torch.float32, *SIXTEEN_BIT) else dense.float())
+
+
+def _column(coefficients: Tensor | None) -> Tensor | None:
+    return None if coefficients is None else _plain(coefficients).contiguous()
+
+
 def logprobs(found: Statistics) -> Tensor:
     """Log-probability of each row's target, with published bits."""
     out = torch.empty_like(found.max)
@@ -97,13 +195,22 @@ def _module() -> ModuleType:
 
 def _results(call: Operands) -> Statistics:
     def column() -> Tensor:
-        return torch.empty(call.input.shape[0], dtype=torch.float32)
+        return torch.empty(call.size, dtype=torch.float32)
 
+    def column_if(wanted: bool) -> Tensor | None:
+        return column() if wanted else None
+
+    dense = call.dense is not None
     return Statistics(
-        column(),
-        column(),
-        None if call.target is None else column(),
-        column() if call.wants_weighted_sum else None,
+        max=column(),
+        sum_exp=column(),
+        target_logit=column_if(call.target is not None),
+        weighted_sum=column_if(call.wants_weighted_sum),
+        ties=column_if(call.wants_ties),
+        column_sum=column_if(call.wants_column_sum),
+        dense_total=column_if(dense),
+        dense_sum=column_if(dense),
+        dense_exp=column_if(dense),
     )
 
 
@@ -121,6 +228,7 @@ def _call(native: ModuleType, call: Operands, result: Statistics, logits: Tensor
         target=call.target,
         target_logit=result.target_logit,
         weighted_sum=result.weighted_sum,
+        ties=result.ties,
         logits=logits,
     )
 

@@ -43,7 +43,7 @@ class Problem:
     softcap: float | None = None
     has_temperature: bool = False
     valid_vocab: int | None = None  # None: all columns are real
-    wants: frozenset[str] = frozenset({"max_sum"})  # of "max_sum", "target_logit", "weighted_sum", "logits"
+    wants: frozenset[str] = frozenset({"max_sum"})  # see Operands.problem
 
     @classmethod
     def of(cls, input: Tensor, weight: Tensor) -> Problem:
@@ -65,7 +65,7 @@ class Problem:
 class Operands:
     """The checked operands of a call, rows flattened to one dimension; the strides are the caller's."""
 
-    input: Tensor  # [N, H]
+    input: Tensor  # [M, H]
     weight: Tensor  # [V, H], dtype of input
     bias: Tensor | None  # [V], dtype of input or fp32
     scale: float
@@ -74,22 +74,37 @@ class Operands:
     valid_vocab: int  # columns from here on are masked with -inf
     target: Tensor | None = None  # [N], int64, contiguous
     wants_weighted_sum: bool = False
+    wants_ties: bool = False
+    column_weight: Tensor | None = None  # [V], contiguous, statistics_dtype: class weights
+    wants_column_sum: bool = False
+    dense: Tensor | None = None  # [N, V], any floating dtype and strides: class probabilities, or an upstream gradient
+    # The rows that take part: row i of the call (of N) is row kept[i] of input. None: all, and N = M.
+    kept: Tensor | None = None  # [N], int64, ascending
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of logits and statistics."""
         return statistics_dtype(self.input.dtype)
 
-    def problem(self, *, wants_logits: bool = False) -> Problem:
+    @property
+    def size(self) -> int:
+        """N, the number of rows that take part."""
+        return self.input.shape[0] if self.kept is None else self.kept.shape[0]
+
+    def problem(self, *, wants_logits: bool = False, wants_gradients: bool = False) -> Problem:
         """The description of these operands."""
         wants = {
             "max_sum": True,
             "target_logit": self.target is not None,
             "weighted_sum": self.wants_weighted_sum,
+            "ties": self.wants_ties,
+            "column_sum": self.wants_column_sum,
+            "dense_sum": self.dense is not None,
             "logits": wants_logits,
+            "gradients": wants_gradients,
         }
         return Problem(
-            rows=self.input.shape[0],
+            rows=self.size,
             hidden=self.input.shape[1],
             vocab=self.weight.shape[0],
             dtype=self.input.dtype,
@@ -103,18 +118,39 @@ class Operands:
         )
 
     def rows(self, start: int, stop: int) -> Operands:
-        """The same call for rows [start, stop) alone: views, no copies."""
+        """The same call for rows [start, stop) of those that take part: views, no copies, unless rows are left out."""
         temperature = self.temperature
-        if temperature is not None and temperature.shape[0] == self.input.shape[0]:
+        if temperature is not None and self.temperature_per_row:
             temperature = temperature[start:stop]
-        target = None if self.target is None else self.target[start:stop]
-        return replace(self, input=self.input[start:stop], temperature=temperature, target=target)
+        return replace(
+            self,
+            input=self.input[start:stop] if self.kept is None else self.input[self.kept[start:stop]],
+            temperature=temperature,
+            target=None if self.target is None else self.target[start:stop],
+            dense=None if self.dense is None else self.dense[start:stop],
+            kept=None,
+        )
+
+    @property
+    def temperature_per_row(self) -> bool:
+        """Whether each row has a temperature of its own."""
+        return self.temperature is not None and self.temperature.shape[0] == self.size
 
 
 class Statistics(NamedTuple):
-    """Per row [N], in statistics_dtype or wider."""
+    """Per row [N], in statistics_dtype or wider; those that the operands ask for."""
 
     max: Tensor
     sum_exp: Tensor
-    target_logit: Tensor | None = None  # where the operands have a target
-    weighted_sum: Tensor | None = None  # sum of exp(z - max) * (z - max), where asked for: entropy needs it
+    target_logit: Tensor | None = None  # with a target
+    weighted_sum: Tensor | None = None  # wants_weighted_sum: sum of exp(z - max) * (z - max), which entropy needs
+    ties: Tensor | None = None  # wants_ties: the number of logits equal to max
+    # With w the column weight (1 without) and Q the dense matrix, each sum over the columns that are not masked:
+    column_sum: Tensor | None = None  # wants_column_sum: sum of w (z - max), which label smoothing needs
+    dense_total: Tensor | None = None  # with dense: sum of w Q
+    dense_sum: Tensor | None = None  # with dense: sum of w Q (z - max)
+    dense_exp: Tensor | None = None  # with dense: sum of Q exp(z - max)
+
+    def rows(self, start: int, stop: int) -> Statistics:
+        """Those of rows [start, stop)."""
+        return Statistics(*(None if column is None else column[start:stop] for column in self))  # type: ignore[arg-type]

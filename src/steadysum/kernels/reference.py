@@ -15,6 +15,7 @@ from torch import Tensor
 from steadysum.kernels.derived import entropy as entropy
 from steadysum.kernels.derived import log as log
 from steadysum.kernels.derived import logprobs as logprobs
+from steadysum.kernels.gradients import Gradients, LogitGradient, PullBack, Wanted
 from steadysum.kernels.problem import FLOATS, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 
@@ -49,6 +50,38 @@ def softmax(call: Operands, out: Tensor) -> None:
     out.copy_(torch.softmax(_logits(call), dim=1))
 
 
+def chunk_statistics(call: Operands) -> Statistics:
+    """The statistics and all sums that the call asks for; the chunk is the whole call."""
+    rows = call.rows(0, call.size)
+    return _statistics(rows, _logits(rows))
+
+
+def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statistics | None = None) -> Gradients:
+    """The wanted gradients, from the gradient of the logits that `pull_back` describes.
+
+    Known statistics are taken as they are: if they were rounded to fp32, the rounding of max counts as an error of the
+    logits, and a logit is tied if it rounds to max.
+    """
+    rows = call.rows(0, call.size)
+    z = _logits(rows)
+    found = _statistics(rows, z) if known is None else known
+    g = torch.zeros_like(z[:, : call.valid_vocab])
+    if call.size > 0:
+        terms = pull_back(found, 0, call.size)
+        g = _before_options(rows, z, _logit_gradient(rows, z, found.max, terms))
+    every_row = torch.zeros(call.input.shape, dtype=torch.float64, device=call.input.device)
+    kept = slice(None) if call.kept is None else call.kept
+    every_row[kept] = g @ call.weight[: call.valid_vocab].double()
+    masked = (0, 0, 0, call.weight.shape[0] - call.valid_vocab)  # rows of zeros at the end
+    of_weight = torch.nn.functional.pad(g.T @ rows.input.double(), masked)
+    of_bias = torch.nn.functional.pad(g.sum(dim=0), masked[2:])
+    return Gradients(
+        every_row.to(call.dtype) if wanted.input else None,
+        of_weight.to(call.dtype) if wanted.weight else None,
+        of_bias.to(call.dtype) if wanted.bias else None,
+    )
+
+
 def _logits(call: Operands) -> Tensor:
     z = call.input.double() @ call.weight.double().T
     if call.bias is not None:
@@ -70,4 +103,67 @@ def _statistics(call: Operands, z: Tensor) -> Statistics:
     terms = distance.exp()
     target_logit = None if call.target is None else z.gather(1, call.target[:, None])[:, 0]
     weighted = torch.where(terms == 0, 0.0, terms * distance).sum(dim=1) if call.wants_weighted_sum else None
-    return Statistics(largest, terms.sum(dim=1), target_logit, weighted)
+    found = Statistics(largest, terms.sum(dim=1), target_logit, weighted)
+    distance = (z - largest[:, None])[
+        :, : call.valid_vocab
+    ]  # in rows whose max is infinite NaN, as the sums are in torch
+    if call.wants_ties:
+        ties = (z == largest[:, None])[:, : call.valid_vocab].sum(dim=1).double()
+        found = found._replace(ties=torch.where(largest.isnan(), torch.nan, ties))
+    w = _column_weight(call)
+    if call.wants_column_sum:
+        found = found._replace(column_sum=(w * distance).sum(dim=1))
+    if call.dense is not None:
+        q = call.dense[:, : call.valid_vocab].double()
+        found = found._replace(
+            dense_total=(w * q).sum(dim=1),
+            dense_sum=(w * q * distance).sum(dim=1),
+            dense_exp=(q * distance.exp()).sum(dim=1),
+        )
+    return found
+
+
+def _column_weight(call: Operands) -> Tensor:  # [valid_vocab]
+    if call.column_weight is None:
+        return torch.ones(call.valid_vocab, dtype=torch.float64, device=call.weight.device)
+    return call.column_weight[: call.valid_vocab].double()
+
+
+def _logit_gradient(call: Operands, z: Tensor, largest: Tensor, terms: LogitGradient) -> Tensor:  # [N, valid_vocab]
+    def rows(coefficients: Tensor | None) -> Tensor | float:
+        return 0.0 if coefficients is None else coefficients.double()[:, None]
+
+    z = z[:, : call.valid_vocab]
+    d = z - largest.double()[:, None]
+    e = d.exp()
+    g = torch.zeros_like(z)
+    if terms.exp is not None:
+        g = g + e * rows(terms.exp)
+    if terms.slope is not None:
+        g = g + torch.where(e == 0, 0.0, e * rows(terms.slope) * d)
+    w = _column_weight(call)
+    if call.dense is not None:
+        q = call.dense[:, : call.valid_vocab].double()
+        if terms.center is not None:
+            g = g * (q - rows(terms.center))
+        g = g + rows(terms.dense) * w * q
+    if terms.column is not None:
+        g = g + rows(terms.column) * w
+    if terms.tie is not None:
+        g = g + torch.where(z.to(largest.dtype) == largest[:, None], rows(terms.tie), 0.0)
+    if terms.keep_above is not None:
+        g = torch.where(e < rows(terms.keep_above), 0.0, g)
+    if terms.target is not None:
+        assert call.target is not None
+        g[torch.arange(call.size, device=g.device), call.target] += terms.target.double()
+    return g
+
+
+def _before_options(call: Operands, z: Tensor, g: Tensor) -> Tensor:
+    """From the gradient of the logits to that of product plus bias: back through temperature, softcap and scale."""
+    temperature = 1.0 if call.temperature is None else call.temperature.double()[:, None]
+    g = g / temperature
+    if call.softcap is not None:
+        t = (z[:, : call.valid_vocab] * temperature / call.softcap).clamp(-1.0, 1.0)
+        g = g * (1.0 - t) * (1.0 + t)
+    return g * call.scale

@@ -15,6 +15,7 @@ from torch import Tensor
 from steadysum import _extension
 from steadysum.errors import KernelUnavailableError, UnknownKernelError
 from steadysum.kernels import eager, native, reference
+from steadysum.kernels.gradients import Gradients, PullBack, Wanted
 from steadysum.kernels.problem import Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 
@@ -43,7 +44,21 @@ class Kernel(Protocol):
         ...
 
     def statistics(self, calls: Sequence[Operands]) -> list[Statistics]:
-        """max, sum_exp, and what else each call asks for."""
+        """max, sum_exp, and what else each call asks for; all rows take part, and no sum needs stored logits."""
+        ...
+
+    def chunk_statistics(self, call: Operands) -> Statistics:
+        """The same for any call: also the column and dense sums, for which one chunk of rows' logits are stored."""
+        ...
+
+    def gradients(
+        self, call: Operands, pull_back: PullBack, wanted: Wanted, known: Statistics | None = None
+    ) -> Gradients:
+        """The wanted gradients, in the statistics dtype; with `known` statistics, logits are computed once more.
+
+        `pull_back` gives the coefficients of the logits' gradient chunk by chunk. Rows that take no part have an input
+        gradient of 0, masked columns a weight and bias gradient of 0.
+        """
         ...
 
     def logits(self, call: Operands, out: Tensor) -> Statistics:

@@ -1,0 +1,43 @@
+"""How the rows of a call are cut into chunks whose logits, or pieces of them, are held at once: by their memory.
+
+Not here: how the vocabulary is cut (tiling.py), or what is computed from a chunk (each kernel's own file). The cut
+depends on the sizes of the problem alone, never on threads or on free memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from steadysum.kernels.problem import Operands
+from steadysum.tiling import SEGMENTS
+
+__all__ = ["BLOCK_ROWS", "row_chunks"]
+
+BLOCK_ROWS: Final = 128  # chunks begin at multiples of it, so that sums over rows in blocks of 128 never see the cut
+MOST_ROWS: Final = 1024  # products with more rows are no faster
+
+# The bars on memory above operands and results are 64 MiB + 1 KiB * V where gradients are formed from the chunk's own
+# statistics, and 64 MiB where statistics are known. What is left of them is for packed operands and tiles.
+STORED_BYTES: Final = 48 * 2**20
+STORED_BYTES_PER_COLUMN: Final = 2**10
+PIECE_BYTES: Final = 32 * 2**20
+HIDDEN_VECTORS: Final = 8  # per row: its input, widened and packed, its gradient, and as much again for their exchange
+
+
+def row_chunks(call: Operands, *, stored: bool) -> Iterator[tuple[int, int]]:
+    """Cut the rows that take part into chunks [start, stop), ascending; none where no row takes part.
+
+    Args:
+        call: the whole call.
+        stored: whether all logits of a chunk are held at once; else a sixteenth of them is (about a segment).
+    """
+    vocab, hidden = call.weight.shape
+    if stored:
+        budget, columns = STORED_BYTES + STORED_BYTES_PER_COLUMN * vocab, vocab
+    else:
+        budget, columns = PIECE_BYTES, -(-vocab // SEGMENTS)
+    affordable = budget // ((columns + HIDDEN_VECTORS * hidden) * call.dtype.itemsize)
+    size = max(min(affordable, MOST_ROWS) // BLOCK_ROWS, 1) * BLOCK_ROWS
+    for start in range(0, call.size, size):
+        yield start, min(start + size, call.size)
