@@ -19,8 +19,8 @@ hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)  
 hypothesis.settings.load_profile("steadysum")
 
 
-# Workers of pytest-xdist share the processors: more threads than processors wait for each other, and tests take ten times
-# as long. Tests of threads set their number themselves.
+# Workers of pytest-xdist share the processors: more threads than processors wait for each other, and tests take ten
+# times as long. Tests of threads set their number themselves.
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 torch.set_num_threads(max(1, torch.get_num_threads() // _WORKERS))
 

@@ -2,6 +2,7 @@
 
 A map of the code, floor by floor; imports run downwards only:
 
+    nn.py        modules
     ops/         the public functions, their checks, their registration with torch.library
     kernels/     who computes tiles: native (C++), eager (torch operations), reference (float64); which one runs
     maxsum.py    MaxSum, its merge, the canonical fold          tiling.py   how a vocabulary is cut
@@ -11,21 +12,33 @@ A map of the code, floor by floor; imports run downwards only:
 Not here: the command line (steadysum.cli), which `import steadysum` doesn't load.
 """
 
-from steadysum import errors, kernels
+from steadysum import errors, kernels, nn
 from steadysum.maxsum import MaxSum
-from steadysum.ops import Call, align, linear_logprobs, linear_max_sum, linear_softmax, regroup
+from steadysum.ops import (
+    Call,
+    LossStats,
+    align,
+    linear_cross_entropy,
+    linear_logprobs,
+    linear_max_sum,
+    linear_softmax,
+    regroup,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Call",
+    "LossStats",
     "MaxSum",
     "__version__",
     "align",
     "errors",
     "kernels",
+    "linear_cross_entropy",
     "linear_logprobs",
     "linear_max_sum",
     "linear_softmax",
+    "nn",
     "regroup",
 ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import torch
@@ -17,53 +18,144 @@ from torch.autograd import forward_ad
 
 from steadysum.errors import GradientError
 
-__all__ = ["NAMESPACE", "register"]
+__all__ = ["NAMESPACE", "below_autograd", "operator", "register"]
 
 NAMESPACE: Final = "steadysum"
 _LIBRARY: Final = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 
 
-def register(schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Register one operator: its schema, the function that computes it on any device, and its shape function."""
+def register(
+    schema: str,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    derivative: type[torch.autograd.Function] | None = None,
+    differentiable: Sequence[str] = (),
+) -> None:
+    """Register one operator.
+
+    Args:
+        schema: name, parameters and results, in torch's notation.
+        implementation: computes it, on any device.
+        fake: its shape function.
+        derivative: runs in place of the operator where a result must be differentiable; its forward takes the
+            operator's arguments, and calls it by `below_autograd`. None: the operator has no gradients.
+        differentiable: names of the parameters that may require grad.
+    """
     name = schema.split("(", 1)[0]
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     _LIBRARY.impl(name, _opaque(implementation), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(name, _refusing_gradients(name), "Autograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
+    autograd = _autograd(name, derivative, tuple(differentiable))
+    _LIBRARY.impl(name, autograd, "Autograd")  # type: ignore[no-untyped-call]
+    qualified = f"{NAMESPACE}::{name}"
+    torch.library.register_fake(qualified, fake, lib=_LIBRARY)
+    if schema.endswith("-> Tensor[]"):  # functorch has a loop of its own for all others
+        torch.library.register_vmap(qualified, _one_by_one(name), lib=_LIBRARY)
 
 
-def _refusing_gradients(name: str) -> Callable[..., Any]:
-    """What autograd runs in place of an operator without gradients: an error in every mode of differentiation.
+def below_autograd(name: str, *arguments: Any) -> Any:
+    """Call an operator from inside its derivative: its results don't require grad by themselves."""
+    with ExitStack() as modes:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            # autograd.Function has turned these off, but the other levels' differentiation is not its affair.
+            modes.enter_context(torch.enable_grad())
+            modes.enter_context(forward_ad._set_fwd_grad_enabled(True))
+        modes.enter_context(torch._C._AutoDispatchBelowAutograd())
+        return operator(name)(*arguments)
 
-    Without it a direct call would return a tensor whose backward does nothing, and forward mode a tangent of zero.
+
+@functools.cache
+def operator(name: str) -> Any:
+    """The operator of this name."""
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def _autograd(
+    name: str, derivative: type[torch.autograd.Function] | None, differentiable: tuple[str, ...]
+) -> Callable[..., Any]:
+    """What autograd runs in place of an operator: its derivative, or an error in modes that it has no derivative for.
+
+    Without the error a direct call would return a tensor whose backward does nothing, and forward mode a tangent of 0.
     """
 
-    operator = getattr(getattr(torch.ops, NAMESPACE), name).default
-    parameters = [parameter.name for parameter in operator._schema.arguments]
+    called = operator(name)
+    parameters = [
+        (position, parameter.name)
+        for position, parameter in enumerate(called._schema.arguments)
+        if "Tensor" in str(parameter.type)
+    ]
+    is_list = "List" in str(called._schema.returns[0].type)
 
     def call(*arguments: Any) -> Any:
-        for parameter, argument in zip(parameters, arguments, strict=False):
+        wanted = False
+        for position, parameter in parameters:
+            argument = arguments[position]
             for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-                seen = _differentiated(tensor) if isinstance(tensor, Tensor) else None
-                if seen is not None:
-                    raise GradientError(
-                        f"gradients of {name}",
-                        seen=f"{parameter} with {seen}",
-                        allowed="operands without grad",
-                        remedy="Gradients come in a later version: use torch.no_grad(), or pass .detach()ed operands.",
-                    )
+                if tensor is None:
+                    continue
+                if tensor.requires_grad and torch.is_grad_enabled():
+                    if parameter not in differentiable:
+                        raise _refusal(name, parameter, "requires_grad in grad mode", differentiable)
+                    wanted = True
+                if forward_ad._current_level >= 0 and _has_tangent(tensor):
+                    raise _refusal(name, parameter, "a tangent of forward-mode differentiation", differentiable)
+        if wanted:
+            assert derivative is not None
+            results = _apply(derivative, arguments)
+            return list(results) if is_list else results
         with torch._C._AutoDispatchBelowAutograd():
-            return operator(*arguments)
+            return called(*arguments)
 
     return call
 
 
-def _differentiated(tensor: Tensor) -> str | None:
-    if tensor.requires_grad and torch.is_grad_enabled():
-        return "requires_grad in grad mode"
-    if forward_ad._is_fwd_grad_enabled() and torch._VF._unpack_dual(tensor, level=0)[1] is not None:
-        return "a tangent of forward-mode differentiation"
-    return None
+def _refusal(name: str, parameter: str, seen: str, differentiable: tuple[str, ...]) -> GradientError:
+    allowed = f"gradients of {', '.join(differentiable)} alone" if differentiable else "operands without grad"
+    return GradientError(
+        f"gradients of {name}",
+        seen=f"{parameter} with {seen}",
+        allowed=f"{allowed}, in reverse mode" if differentiable else allowed,
+        remedy="Use torch.no_grad(), or pass .detach()ed operands.",
+    )
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad._is_fwd_grad_enabled() and torch._VF._unpack_dual(tensor, level=0)[1] is not None
+
+
+def _apply(derivative: type[torch.autograd.Function], arguments: tuple[Any, ...]) -> Any:
+    """derivative.apply; under torch.func.grad for its present level alone, as functorch calls torch's own operators.
+
+    We are inside the dispatcher there, which sends what runs below autograd on to the next level by itself, so
+    autograd.Function's own way through the levels, which starts from outside, must be left out.
+    """
+    functorch = torch._C._functorch
+    if functorch.peek_interpreter_stack() is None:
+        return derivative.apply(*arguments)  # type: ignore[no-untyped-call]
+    before = functorch.get_single_level_autograd_function_allowed()
+    functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        return super(torch.autograd.Function, derivative).apply(*arguments)  # type: ignore[misc]
+    finally:
+        functorch.set_single_level_autograd_function_allowed(before)
+
+
+def _one_by_one(name: str) -> Callable[..., Any]:
+    """vmap of an operator that returns a list: one call per element, as functorch does it for other operators."""
+
+    def pick(argument: Any, dimension: Any, element: int) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [pick(*each, element) for each in zip(argument, dimension, strict=True)]
+        return argument if dimension is None else argument.select(dimension, element)
+
+    def call(info: Any, dimensions: tuple[Any, ...], *arguments: Any) -> Any:
+        results = [
+            operator(name)(*(pick(*each, element) for each in zip(arguments, dimensions, strict=True)))
+            for element in range(info.batch_size)
+        ]
+        stacked = [torch.stack(column) for column in zip(*results, strict=True)]
+        return stacked, [0] * len(stacked)
+
+    return call
 
 
 def _opaque(function: Callable[..., Any]) -> Callable[..., Any]:

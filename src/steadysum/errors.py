@@ -11,14 +11,18 @@ __all__ = [
     "DtypeError",
     "GradientError",
     "KernelUnavailableError",
+    "LabelSmoothingError",
     "LayoutError",
     "OperandTypeError",
+    "OptionError",
+    "PatchError",
     "RangeError",
     "ShapeError",
     "SteadySumError",
     "TargetRangeError",
     "TargetShapeError",
     "UnknownKernelError",
+    "UnsupportedModelError",
     "WeightsFileError",
     "WeightsFileNotFoundError",
 ]
@@ -70,12 +74,20 @@ class RangeError(SteadySumError, ValueError):
     """A value outside its range."""
 
 
+class LabelSmoothingError(RangeError, RuntimeError):
+    """label_smoothing outside of [0, 1] (torch.nn.functional.cross_entropy: RuntimeError)."""
+
+
+class OptionError(SteadySumError, RuntimeError):
+    """Options that contradict each other."""
+
+
 class TargetRangeError(SteadySumError, IndexError):
     """A target that isn't the index of a real vocabulary column."""
 
 
 class GradientError(SteadySumError, NotImplementedError):
-    """Gradients were asked of an operator that doesn't have them yet."""
+    """Gradients were asked for that an operator doesn't have: of this operand, in this mode, or of this order."""
 
 
 class UnknownKernelError(SteadySumError, ValueError):
@@ -92,3 +104,11 @@ class WeightsFileNotFoundError(SteadySumError, FileNotFoundError):
 
 class WeightsFileError(SteadySumError, ValueError):
     """A file of weights or inputs that can't be used: not safetensors, tensor missing, not a matrix."""
+
+
+class UnsupportedModelError(SteadySumError, NotImplementedError):
+    """A model that can't be patched: its forward, head or loss isn't one whose meaning is known."""
+
+
+class PatchError(SteadySumError, RuntimeError):
+    """A patch of another library's object that is there already, or that isn't there any more."""

@@ -25,6 +25,19 @@ PLAIN = (X, HEAD, None, 1.0, None, None, None, "auto")
 FULL = (X, HEAD, BIAS, 0.5, 30.0, 2.0 ** torch.arange(6).view(2, 3), 600, "auto")
 NARROW = (X.bfloat16(), HEAD.T.contiguous().T.bfloat16(), BIAS.bfloat16(), *FULL[3:])  # [H, V] in memory
 ROWS = (draw(4), draw(4).exp(), draw(4, seed=1), draw(4, seed=1).exp())
+ALL = [True, True, True]
+ROW = draw(2, 3, seed=3)
+# ignore_index, label_smoothing, z_loss, gradient_filter, precision, return_stats
+LOSS = (-100, 0.0, 0.0, 0.0, None, False)
+FULL_LOSS = (3, 0.1, 1e-2, 1e-3, None, True)
+PLAIN_LOSS = (*PLAIN, TARGET, None, "mean", *LOSS)
+LOSSES = [
+    PLAIN_LOSS,
+    (*FULL[:5], None, *FULL[6:], TARGET, HEAD[:, 0].exp(), "mean", *FULL_LOSS),
+    (*NARROW[:5], None, *NARROW[6:], draw(2, 3, 700).softmax(-1), None, "sum", *FULL_LOSS),
+    (*PLAIN, TARGET, None, "mean", *LOSS[:4], torch.bfloat16, False),
+]
+STATISTICS = tuple(linear_max_sum(X, HEAD))
 SAMPLES = {
     "linear_max_sum": [PLAIN, FULL, NARROW],
     "linear_softmax": [(*PLAIN, torch.float32), (*FULL, torch.bfloat16), (*NARROW, torch.float32)],
@@ -32,6 +45,19 @@ SAMPLES = {
     "linear_logprobs_and_entropy": [(*PLAIN, TARGET), (*FULL, TARGET), (*NARROW, TARGET)],
     "regroup": [([X, X[0]], [HEAD, HEAD], [BIAS, None], [1.0, 2.0], [0.0, 30.0], [None, FULL[5][0]], [700, 9], "auto")],
     "merge": [ROWS],
+    "linear_token_loss": LOSSES,
+    "linear_cross_entropy": LOSSES,
+    "linear_cross_entropy_and_gradients": [(*sample, [True, False, sample[2] is not None]) for sample in LOSSES],
+    "linear_max_sum_and_ties": [PLAIN, FULL, NARROW],
+    "linear_max_sum_backward": [
+        (*PLAIN, *STATISTICS, torch.ones(2, 3), None, ROW, [True, True, False]),
+        (*FULL, *linear_max_sum(X, HEAD, bias=BIAS), torch.ones(2, 3), ROW, ROW, ALL),
+    ],
+    "linear_softmax_backward": [(*FULL, torch.float32, draw(2, 3, 700), ALL)],
+    "linear_logprobs_backward": [(*PLAIN, TARGET, *STATISTICS, ROW, [False, True, False])],
+    "linear_logprobs_and_entropy_backward": [(*PLAIN, TARGET, ROW, *STATISTICS, ROW, ROW, [True, True, False])],
+    "linear_token_loss_backward": [(*PLAIN_LOSS, *STATISTICS, ROW, [True, True, False])],
+    "linear_cross_entropy_backward": [(*PLAIN_LOSS, [X, HEAD], torch.tensor(2.0), [True, True, False])],
 }
 
 

@@ -32,10 +32,16 @@ __all__ = [
     "accept",
     "accept_target",
     "check",
+    "check_devices",
+    "check_storage",
     "check_target",
+    "column",
     "empty_column",
+    "first_bad",
     "leading_shape",
     "operands",
+    "rows",
+    "targets",
 ]
 
 SCHEMA: Final = (
@@ -120,7 +126,7 @@ def accept_target(target: Tensor) -> None:
 def _accept_tensor(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         raise OperandTypeError(f"type of {name}", _type_name(value), "torch.Tensor", "Use torch.as_tensor(...).")
-    _check_storage(name, value)  # here too, since torch's dispatcher finds no kernel for some layouts
+    check_storage(name, value)  # here too, since torch's dispatcher finds no kernel for some layouts
 
 
 def _accept_number(name: str, value: Any) -> float:
@@ -146,7 +152,7 @@ def check(arguments: Arguments) -> None:
     """Raise before any work unless the arguments fit each other; reads shapes and numbers, never a tensor's values."""
     input, weight, bias, temperature = arguments.input, arguments.weight, arguments.bias, arguments.temperature
     for name, tensor in arguments.tensors.items():
-        _check_storage(name, tensor)
+        check_storage(name, tensor)
     if input.dim() < 1:
         raise ShapeError("rank of input", _shape(input), "[..., H], rank >= 1", "For one number use input[None].")
     if weight.dim() != 2:
@@ -171,7 +177,7 @@ def check(arguments: Arguments) -> None:
         )
     if bias is not None:
         _check_bias(bias, weight)
-    _check_devices({name: tensor.device for name, tensor in arguments.tensors.items()})
+    check_devices({name: tensor.device for name, tensor in arguments.tensors.items()})
     dtype = statistics_dtype(input.dtype)
     _check_scale(arguments.scale, dtype)
     if arguments.softcap is not None:
@@ -184,7 +190,7 @@ def check(arguments: Arguments) -> None:
 
 def check_target(arguments: Arguments, target: Tensor) -> None:
     """Raise unless target fits the (checked) arguments; reads no values."""
-    _check_storage("target", target)
+    check_storage("target", target)
     if target.dtype not in TARGET_DTYPES:
         raise DtypeError(
             "dtype of target",
@@ -199,7 +205,7 @@ def check_target(arguments: Arguments, target: Tensor) -> None:
             allowed=f"{list(leading_shape(arguments))}, the leading shape of input",
             remedy="Pass one target per row.",
         )
-    _check_devices({"input": arguments.input.device, "target": target.device})
+    check_devices({"input": arguments.input.device, "target": target.device})
 
 
 def leading_shape(arguments: Arguments) -> torch.Size:
@@ -212,7 +218,18 @@ def empty_column(arguments: Arguments) -> Tensor:
     return arguments.input.new_empty(leading_shape(arguments), dtype=statistics_dtype(arguments.input.dtype))
 
 
-def _check_storage(name: str, tensor: Tensor) -> None:
+def column(arguments: Arguments, values: Tensor) -> Tensor:
+    """One value per row [N] as operators return it: in the leading shape, rounded to the dtype of the statistics."""
+    return values.to(statistics_dtype(arguments.input.dtype)).reshape(leading_shape(arguments))
+
+
+def rows(values: Tensor) -> Tensor:
+    """One value per row [...] as kernels take it: [N], contiguous."""
+    return values.detach().reshape(-1).contiguous()
+
+
+def check_storage(name: str, tensor: Tensor) -> None:
+    """Raise unless the tensor is dense and holds values."""
     if tensor.layout != torch.strided or tensor.is_nested:
         seen = "a nested tensor" if tensor.is_nested else str(tensor.layout)
         raise LayoutError(f"layout of {name}", seen, "torch.strided", "Use .to_dense(), or pad nested rows.")
@@ -225,7 +242,8 @@ def _check_storage(name: str, tensor: Tensor) -> None:
         )
 
 
-def _check_devices(devices: dict[str, torch.device]) -> None:
+def check_devices(devices: dict[str, torch.device]) -> None:
+    """Raise unless all devices are the same."""
     if len(set(devices.values())) > 1:
         raise DeviceError(
             "devices of " + ", ".join(devices),
@@ -298,12 +316,15 @@ def _listed(dtypes: tuple[torch.dtype, ...]) -> str:
 # ---- operands: values, rows --------------------------------------------------------------------------------------
 
 
-def operands(arguments: Arguments, target: Tensor | None = None, *, wants_weighted_sum: bool = False) -> Operands:
+def operands(arguments: Arguments, **others: Any) -> Operands:
     """The operands of checked arguments, rows flattened; weight is never copied, input only if need be.
 
+    Args:
+        arguments: the arguments.
+        others: fields of the operands beside those, as they are.
+
     Raises:
-        TargetRangeError, RangeError: a target or a temperature is out of range (on the CPU, with its position; other
-            devices assert without waiting, as torch's do).
+        RangeError: a temperature is out of range (on the CPU, with its position; other devices assert without waiting).
     """
     rows = math.prod(leading_shape(arguments))
     input = arguments.input.reshape(rows, arguments.input.shape[-1])
@@ -312,23 +333,11 @@ def operands(arguments: Arguments, target: Tensor | None = None, *, wants_weight
     temperature = arguments.temperature
     if temperature is not None:
         rounded = temperature.detach().to(statistics_dtype(input.dtype))
-        position = _first_bad((rounded > 0) & (rounded < torch.inf), "temperature out of range")
+        position = first_bad((rounded > 0) & (rounded < torch.inf), "temperature out of range")
         if position is not None:
             seen = f"{temperature[position].item()} at position {list(position)}"
             raise RangeError("temperature", seen, "finite numbers > 0", "For greedy decoding take the argmax instead.")
         temperature = rounded.reshape(-1).contiguous()
-    if target is not None:
-        good = (target >= 0) & (target < valid_vocab)
-        position = _first_bad(good, "target out of range")
-        if position is not None:
-            real = "" if valid_vocab == vocab else f" (valid_vocab={valid_vocab} of {vocab})"
-            raise TargetRangeError(
-                "target",
-                seen=f"{target[position].item()} at position {list(position)}",
-                allowed=f"0 to {valid_vocab - 1}{real}",
-                remedy="Leave ignored rows (such as -100) out, or give them a target in range and drop them.",
-            )
-        target = target.reshape(-1).to(torch.int64).contiguous()
     return Operands(
         input=input.detach(),
         weight=arguments.weight.detach(),
@@ -337,13 +346,35 @@ def operands(arguments: Arguments, target: Tensor | None = None, *, wants_weight
         softcap=None if arguments.softcap is None else float(arguments.softcap),
         temperature=temperature,
         valid_vocab=int(valid_vocab),
-        target=target,
-        wants_weighted_sum=wants_weighted_sum,
+        **others,
     )
 
 
-def _first_bad(good: Tensor, message: str) -> tuple[int, ...] | None:
-    """The first position at which `good` is False."""
+def targets(
+    arguments: Arguments,
+    target: Tensor,  # [...]
+) -> Tensor:  # [N]
+    """The targets as kernels take them.
+
+    Raises:
+        TargetRangeError: one is out of range (on the CPU, with its position; other devices assert, as torch's do).
+    """
+    vocab = arguments.weight.shape[0]
+    valid_vocab = vocab if arguments.valid_vocab is None else arguments.valid_vocab
+    position = first_bad((target >= 0) & (target < valid_vocab), "target out of range")
+    if position is not None:
+        real = "" if valid_vocab == vocab else f" (valid_vocab={valid_vocab} of {vocab})"
+        raise TargetRangeError(
+            "target",
+            seen=f"{target[position].item()} at position {list(position)}",
+            allowed=f"0 to {valid_vocab - 1}{real}",
+            remedy="Leave ignored rows (such as -100) out, or give them a target in range and drop them.",
+        )
+    return target.reshape(-1).to(torch.int64).contiguous()
+
+
+def first_bad(good: Tensor, message: str) -> tuple[int, ...] | None:
+    """The first position at which `good` is False. Other devices than the CPU assert, without waiting."""
     if good.device.type != "cpu":
         torch._assert_async(good.all(), message)
         return None

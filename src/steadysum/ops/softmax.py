@@ -5,6 +5,7 @@ Not here: statistics alone (statistics.py).
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import torch
@@ -12,9 +13,19 @@ from torch import Tensor
 
 from steadysum import _library
 from steadysum.errors import DtypeError, OperandTypeError
-from steadysum.kernels.problem import FLOATS, Operands, statistics_dtype
+from steadysum.kernels.gradients import LogitGradient, Wanted
+from steadysum.kernels.problem import FLOATS, Operands, Statistics, statistics_dtype
 from steadysum.kernels.registry import Kernel, select
+from steadysum.ops import plain
 from steadysum.ops.arguments import SCHEMA, Arguments, accept, check, leading_shape, operands
+from steadysum.ops.derivative import (
+    OPERANDS,
+    fake_gradients,
+    in_shape_of,
+    nan_where_infinite_max,
+    recomputing,
+    second_order,
+)
 
 __all__ = ["linear_softmax"]
 
@@ -48,6 +59,8 @@ def linear_softmax(
 
     Raises:
         What linear_max_sum raises, and DtypeError for a dtype that isn't floating-point.
+
+    Gradients flow to input, weight and bias; backward computes the logits once more, some rows at a time.
 
     >>> weight = torch.tensor([[1.0], [1.0], [-torch.inf], [1.0]])
     >>> linear_softmax(torch.tensor([1.0]), weight, valid_vocab=3)
@@ -83,6 +96,30 @@ def _by_row_blocks(kernel: Kernel, call: Operands, result: Tensor) -> None:
         result[start:stop] = wide[: stop - start]
 
 
+def _linear_softmax_backward(*values: object) -> list[Tensor]:
+    *forward, upstream, wanted = values
+    arguments, _ = _checked(*forward)
+    assert isinstance(upstream, Tensor)
+    vocab = arguments.weight.shape[0]
+    rows = math.prod(leading_shape(arguments))
+    call = operands(arguments, dense=upstream.detach().reshape(rows, vocab))
+
+    def pull_back(found: Statistics, start: int, stop: int) -> LogitGradient:  # noqa: ARG001
+        # G_ij = p_ij (Q_ij - sum over k of p_ik Q_ik), where Q is the upstream gradient
+        assert found.dense_exp is not None
+        exp = nan_where_infinite_max(1 / found.sum_exp, found)
+        return LogitGradient(exp=exp, center=found.dense_exp / found.sum_exp)
+
+    kernel = select(call.problem(wants_gradients=True), arguments.kernel)
+    which = Wanted(*wanted)  # type: ignore[misc]
+    return in_shape_of(arguments, kernel.gradients(call, pull_back, which), which)
+
+
+def _plain(*values: object) -> tuple[Tensor]:
+    arguments, dtype = _checked(*values)
+    return (plain.softmax(plain.logits(arguments), arguments.weight.shape[0], dtype),)
+
+
 def _fake(*values: object) -> Tensor:
     arguments, dtype = _checked(*values)
     return arguments.input.new_empty((*leading_shape(arguments), arguments.weight.shape[0]), dtype=dtype)
@@ -98,4 +135,17 @@ def _checked(*values: object) -> tuple[Arguments, torch.dtype]:
     return arguments, dtype
 
 
-_library.register(f"linear_softmax({SCHEMA}, ScalarType dtype) -> Tensor", _linear_softmax, _fake)
+_library.register(
+    f"linear_softmax({SCHEMA}, ScalarType dtype) -> Tensor",
+    _linear_softmax,
+    _fake,
+    recomputing("linear_softmax", "linear_softmax_backward", returned=1, differentiable=1),
+    OPERANDS,
+)
+_library.register(
+    f"linear_softmax_backward({SCHEMA}, ScalarType dtype, Tensor upstream, bool[] wanted) -> Tensor[]",
+    _linear_softmax_backward,
+    fake_gradients,
+    second_order("linear_softmax_backward", _plain, arguments=len(Arguments._fields) + 1, known=0, upstream=1),
+    (*OPERANDS, "upstream"),
+)

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from steadysum import _library
+from steadysum.kernels.gradients import LogitGradient, Wanted
+from steadysum.kernels.problem import Statistics
 from steadysum.kernels.registry import select
 from steadysum.maxsum import MaxSum
-from steadysum.ops.arguments import SCHEMA, Arguments, accept, check, empty_column, leading_shape, operands
+from steadysum.ops import plain
+from steadysum.ops.arguments import SCHEMA, Arguments, accept, check, column, empty_column, operands, rows
+from steadysum.ops.derivative import OPERANDS, fake_gradients, in_shape_of, recomputing, second_order
 
 __all__ = ["linear_max_sum"]
 
@@ -49,7 +53,10 @@ def linear_max_sum(
     Raises:
         OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError, RangeError: operands that don't fit.
         UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run this call.
-        GradientError: an operand requires grad, in grad mode.
+        GradientError: a temperature requires grad, in grad mode; forward-mode differentiation.
+
+    Gradients flow to input, weight and bias, from both results; that of max is split evenly among ties, as in
+    torch.amax. Backward computes the logits once more and needs no memory that grows with rows times vocabulary.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
 
@@ -62,12 +69,49 @@ def linear_max_sum(
 
 
 def _linear_max_sum(*values: object) -> tuple[Tensor, Tensor]:
+    arguments, found = _found(*values, wants_ties=False)
+    return column(arguments, found.max), column(arguments, found.sum_exp)
+
+
+def _linear_max_sum_and_ties(*values: object) -> tuple[Tensor, Tensor, Tensor]:
+    arguments, found = _found(*values, wants_ties=True)
+    assert found.ties is not None
+    return column(arguments, found.max), column(arguments, found.sum_exp), column(arguments, found.ties)
+
+
+def _found(*values: object, wants_ties: bool) -> tuple[Arguments, Statistics]:
     arguments = Arguments(*values)  # type: ignore[arg-type]  # the dispatcher has checked them against the schema
     check(arguments)
-    call = operands(arguments)
+    call = operands(arguments, wants_ties=wants_ties)
     (found,) = select(call.problem(), arguments.kernel).statistics([call])
-    shape = leading_shape(arguments)
-    return found.max.to(call.dtype).reshape(shape), found.sum_exp.to(call.dtype).reshape(shape)
+    return arguments, found
+
+
+def _linear_max_sum_backward(*values: object) -> list[Tensor]:
+    *common, largest, sum_exp, ties, of_max, of_sum, wanted = values
+    arguments = Arguments(*common)  # type: ignore[arg-type]
+    call = operands(arguments, wants_ties=True)
+    known = Statistics(rows(largest), rows(sum_exp), ties=rows(ties))  # type: ignore[arg-type]
+    per_max = None if of_max is None else rows(of_max)  # type: ignore[arg-type]
+    per_sum = None if of_sum is None else rows(of_sum)  # type: ignore[arg-type]
+
+    def pull_back(found: Statistics, start: int, stop: int) -> LogitGradient:
+        # sum_exp is the sum of exp(z - max): each z has its exponential; max, which ties share, has minus their sum.
+        assert found.ties is not None
+        share = None if per_max is None else per_max[start:stop]
+        exp = None if per_sum is None else per_sum[start:stop]
+        if exp is not None:
+            moved = exp * found.sum_exp
+            share = -moved if share is None else share - moved
+        return LogitGradient(exp=exp, tie=None if share is None else share / found.ties)
+
+    kernel = select(call.problem(wants_gradients=True), arguments.kernel)
+    which = Wanted(*wanted)  # type: ignore[misc]
+    return in_shape_of(arguments, kernel.gradients(call, pull_back, which, known), which)
+
+
+def _plain(*values: object) -> tuple[Tensor, Tensor]:
+    return plain.max_sum(plain.logits(Arguments(*values)))  # type: ignore[arg-type]
 
 
 def _fake(*values: object) -> tuple[Tensor, Tensor]:
@@ -76,4 +120,29 @@ def _fake(*values: object) -> tuple[Tensor, Tensor]:
     return empty_column(arguments), empty_column(arguments)
 
 
-_library.register(f"linear_max_sum({SCHEMA}) -> (Tensor max, Tensor sum_exp)", _linear_max_sum, _fake)
+def _fake_and_ties(*values: object) -> tuple[Tensor, Tensor, Tensor]:
+    return (*_fake(*values), empty_column(Arguments(*values)))  # type: ignore[arg-type]
+
+
+_library.register(
+    f"linear_max_sum({SCHEMA}) -> (Tensor max, Tensor sum_exp)",
+    _linear_max_sum,
+    _fake,
+    recomputing("linear_max_sum_and_ties", "linear_max_sum_backward", returned=2, differentiable=2, known=slice(3)),
+    OPERANDS,
+)
+_library.register(
+    f"linear_max_sum_and_ties({SCHEMA}) -> (Tensor max, Tensor sum_exp, Tensor ties)",
+    _linear_max_sum_and_ties,
+    _fake_and_ties,
+    recomputing("linear_max_sum_and_ties", "linear_max_sum_backward", returned=3, differentiable=2, known=slice(3)),
+    OPERANDS,
+)
+_library.register(
+    f"linear_max_sum_backward({SCHEMA}, Tensor max, Tensor sum_exp, Tensor ties, Tensor? of_max, Tensor? of_sum, "
+    "bool[] wanted) -> Tensor[]",
+    _linear_max_sum_backward,
+    fake_gradients,
+    second_order("linear_max_sum_backward", _plain, arguments=len(Arguments._fields), known=3, upstream=2),
+    (*OPERANDS, "max", "sum_exp", "of_max", "of_sum"),
+)
