@@ -3,57 +3,15 @@
 // multiply-adds per block of its reduction index.
 #pragma once
 
+#include "hidden_panels.hpp"
 #include "logit_gradient.hpp"
 #include "product.hpp"
+#include "sparse_products.hpp"
 
 namespace steadysum::STEADYSUM_ISA {
 
 // ---- The gradient of input: lanes over rows, as in the forward; the reduction index is the vocabulary column.
 // --------
-
-// panel_product over the columns of the reduction index that are listed, the others being zero.
-template <int Vectors, int Columns, bool First>
-inline void listed_block(const float* panel, const float* block, const std::int32_t* list, std::int64_t count,
-                         float* sums_out) {
-    Vec sums[Columns][Vectors];
-    for (int c = 0; c < Columns; ++c)
-        for (int v = 0; v < Vectors; ++v) sums[c][v] = zero();
-    for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t k = list[i];
-        Vec rows[Vectors];
-        for (int v = 0; v < Vectors; ++v) rows[v] = load(panel + k * kPanelRows + v * kLanes);
-#pragma GCC unroll 32
-        for (int c = 0; c < Columns; ++c) {
-            const Vec w = set1(block[c * kBlockStride + k]);
-            for (int v = 0; v < Vectors; ++v) sums[c][v] = fma(rows[v], w, sums[c][v]);
-        }
-    }
-    for (int c = 0; c < Columns; ++c)
-        for (int v = 0; v < Vectors; ++v) {
-            float* to = sums_out + c * kPanelRows + v * kLanes;
-            store(to, First ? sums[c][v] : load(to) + sums[c][v]);
-        }
-}
-
-using ListedBlock = void (*)(const float*, const float*, const std::int32_t*, std::int64_t, float*);
-
-template <bool First, int... Widths>
-inline ListedBlock pick_listed(int columns, std::integer_sequence<int, Widths...>) {
-    static constexpr ListedBlock table[] = {listed_block<2, Widths + 1, First>...};
-    return table[columns - 1];
-}
-
-inline void listed_product(const float* panel, const float* block, const std::int32_t* list, std::int64_t count,
-                           std::int64_t columns, bool first, float* sums) {
-    using Widths = std::make_integer_sequence<int, kPanelColumns>;
-    if (count == 0 && !first) return;  // nothing but zeros to add
-    for (std::int64_t c = 0; c < columns;) {
-        const int width = strip_width<2>(columns - c);
-        const ListedBlock f = first ? pick_listed<true>(width, Widths{}) : pick_listed<false>(width, Widths{});
-        f(panel, block + c * kBlockStride, list, count, sums + c * kPanelRows);
-        c += width;
-    }
-}
 
 // Of one segment, for the hidden columns [hidden_begin, hidden_end) and rows [row_begin, row_end) of a chunk.
 inline void input_product(const InputProductTask& task) {
@@ -74,20 +32,11 @@ inline void input_product(const InputProductTask& task) {
             for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
                 const float* panel = task.gradient + before + row * span_columns + k * kPanelRows;
                 float* sums = task.sums + row * hidden + task.hidden_begin * kPanelRows;
-                if (task.active != nullptr) {
-                    const std::uint8_t* active =
-                        task.active + before / kPanelRows + row / kPanelRows * span_columns + k;
-                    std::int32_t list[kBlock];
-                    std::int64_t count = 0;
-                    for (std::int64_t i = 0; i < depth; ++i) {
-                        list[count] = static_cast<std::int32_t>(i);
-                        count += active[i];
-                    }
-                    listed_product(panel, task.weight_block, list, count, width, first, sums);
-                } else if (chunk.rows - row <= kLanes) {
+                if (chunk.rows - row <= kLanes) {
                     panel_product<1>(panel, task.weight_block, width, depth, first, sums);
                 } else {
-                    panel_product<2>(panel, task.weight_block, width, depth, first, sums);
+                    panel_product<2>(panel, task.weight_block, width, depth, first, sums,
+                                     row + kPanelRows < task.row_end ? panel + kPanelRows * span_columns : nullptr);
                 }
             }
             first = false;
@@ -125,38 +74,13 @@ inline void unpack_rows(const float* sums, std::int64_t hidden, std::int64_t row
 // ---- The gradient of weight: lanes over hidden columns; the reduction index is the row.
 // ------------------------------
 
-inline std::int64_t padded_hidden(std::int64_t hidden) { return Grid::ceil_div(hidden, kPanelRows) * kPanelRows; }
-
-// One block of rows of input as panels of hidden columns: [panel][row][kPanelRows], columns past the end zeros.
-inline void pack_hidden(const Problem& problem, std::int64_t row_begin, std::int64_t rows, float* to) {
-    with_element(problem.input.dtype, [&](auto e) {
-        using E = decltype(e);
-        const std::int64_t hidden = problem.depth();
-        for (std::int64_t r = 0; r < rows; ++r) {
-            const typename E::Stored* source = element<E>(problem.input, row_begin + r, 0);
-            const std::int64_t stride = step(problem.input);
-            for (std::int64_t h = 0; h < hidden; h += kPanelRows) {
-                float* panel = to + h * rows + r * kPanelRows;
-                const std::int64_t present = Grid::least(kPanelRows, hidden - h);
-                if (present == kPanelRows && stride == 1) {
-                    for (int v = 0; v < kPanelRows; v += kLanes) store(panel + v, E::load_lanes(source + h + v));
-                } else {
-                    for (std::int64_t i = 0; i < kPanelRows; ++i)
-                        panel[i] = i < present ? value_at<E>(source + (h + i) * stride) : 0.0F;
-                }
-            }
-        }
-    });
-}
-
-// One block of rows: adds panel^T gradient to a few rows of the weight's gradient, at one panel of hidden columns.
+// One block of rows: adds panel^T gradient to sums[column][kPanelRows], at one panel of hidden columns.
 // gradient: [panel of rows][column][row of the panel], panels `panel_stride` apart.
 template <int Columns>
 inline void weight_block_product(const float* panel, const float* gradient, std::int64_t panel_stride,
-                                 std::int64_t rows, float* const* out, std::int64_t hidden, bool first) {
+                                 std::int64_t rows, float* block_sums, bool first) {
     Vec sums[Columns][2];
     for (int c = 0; c < Columns; ++c) sums[c][0] = sums[c][1] = zero();
-    for (int c = 0; c < Columns; ++c) __builtin_prefetch(out[c] + hidden, 1);
     const float* const next_columns = gradient + Columns * kPanelRows;
     for (std::int64_t begin = 0; begin < rows; begin += kPanelRows) {
         const std::int64_t here = Grid::least(kPanelRows, rows - begin);
@@ -178,13 +102,12 @@ inline void weight_block_product(const float* panel, const float* gradient, std:
     }
     for (int c = 0; c < Columns; ++c)
         for (int v = 0; v < 2; ++v) {
-            float* to = out[c] + hidden + v * kLanes;
+            float* to = block_sums + c * kPanelRows + v * kLanes;
             store(to, first ? sums[c][v] : load(to) + sums[c][v]);
         }
 }
 
-using WeightBlockProduct = void (*)(const float*, const float*, std::int64_t, std::int64_t, float* const*, std::int64_t,
-                                    bool);
+using WeightBlockProduct = void (*)(const float*, const float*, std::int64_t, std::int64_t, float*, bool);
 
 template <int... Widths>
 inline WeightBlockProduct pick_weight_product(int columns, std::integer_sequence<int, Widths...>) {
@@ -192,49 +115,24 @@ inline WeightBlockProduct pick_weight_product(int columns, std::integer_sequence
     return table[columns - 1];
 }
 
-// The last, ragged panel of hidden columns goes through a buffer of whole panels.
-template <typename F>
-inline void through_buffer(float* const* out, int columns, std::int64_t hidden, std::int64_t present, bool first,
-                           F&& product) {
-    float buffer[kPanelColumns][kPanelRows];
-    float* rows[kPanelColumns];
-    for (int c = 0; c < columns; ++c) {
-        rows[c] = buffer[c];
-        for (std::int64_t i = 0; i < kPanelRows; ++i) buffer[c][i] = !first && i < present ? out[c][hidden + i] : 0.0F;
-    }
-    product(rows);
-    for (int c = 0; c < columns; ++c)
-        for (std::int64_t i = 0; i < present; ++i) out[c][hidden + i] = buffer[c][i];
-}
+// Panels of hidden columns whose sums are brought together at a time: whole stretches of the result's rows, and 32 KiB.
+inline constexpr std::int64_t kHiddenPanels = 64 / kPanelRows;
 
-// One block of rows of a task's columns: where their gradients and their rows of the weight's gradient lie.
-struct BlockColumns {
-    const float* panels;    // the block's packed input
-    const float* gradient;  // [panel of rows][column][row of the panel]
-    std::int64_t panel_stride;
-    std::int64_t rows;
-    std::int64_t columns;
-    float* const* out;
-    bool first;
-};
-
-// At the panel of hidden columns that starts at h.
-inline void block_columns_product(const BlockColumns& b, std::int64_t h, std::int64_t hidden) {
-    using Widths = std::make_integer_sequence<int, kPanelColumns>;
-    const float* panel = b.panels + h * b.rows;
-    const std::int64_t present = Grid::least(kPanelRows, hidden - h);
-    for (std::int64_t c = 0; c < b.columns;) {
-        const int width = strip_width<2>(b.columns - c);
-        const WeightBlockProduct product = pick_weight_product(width, Widths{});
-        const float* from = b.gradient + c * kPanelRows;
-        if (present == kPanelRows)
-            product(panel, from, b.panel_stride, b.rows, b.out + c, h, b.first);
-        else
-            through_buffer(b.out + c, width, h, present, b.first, [&](float* const* buffer) {
-                product(panel, from, b.panel_stride, b.rows, buffer, 0, b.first);
-            });
-        c += width;
-    }
+// Some hidden columns of the rows of weight's gradient, to or from sums[panel][column][kPanelRows].
+template <bool In>
+inline void exchange(float* const* rows_of_weight, std::int64_t columns, std::int64_t h, std::int64_t width,
+                     float* sums) {
+    for (std::int64_t c = 0; c < columns; ++c)
+        for (std::int64_t begin = 0; begin < width; begin += kPanelRows) {
+            float* row = rows_of_weight[c] + h + begin;
+            float* sum = sums + begin * columns + c * kPanelRows;
+            const std::int64_t present = Grid::least(kPanelRows, width - begin);
+            if (present == kPanelRows)
+                for (std::int64_t i = 0; i < kPanelRows; i += kLanes)
+                    In ? store(sum + i, load(row + i)) : store(row + i, load(sum + i));
+            else
+                for (std::int64_t i = 0; i < present; ++i) (In ? sum[i] : row[i]) = In ? row[i] : sum[i];
+        }
 }
 
 // The sum of a column of gradients over one block of rows: 16 accumulators, row mod 16, and the pairwise tree.
@@ -254,59 +152,32 @@ inline float sum_rows(const float* gradient, std::int64_t panel_stride, std::int
     return lanes[0];
 }
 
-// Copies the active columns of a block of rows together: [panel of rows][column][row of the panel].
-inline std::int64_t gather_active(const WeightProductTask& task, std::int64_t block, std::int64_t panels,
-                                  float* const* rows_of_weight, float** out) {
-    const std::int64_t panel_stride = task.panel_columns * kPanelRows;
-    std::int64_t list[kWeightColumns];
-    std::int64_t count = 0;
-    for (std::int64_t c = task.column_begin; c < task.column_end; ++c) {
-        const std::uint8_t* active = task.active + block / kPanelRows * task.panel_columns + c;
-        bool any = false;
-        for (std::int64_t p = 0; p < panels; ++p) any = any || active[p * task.panel_columns] != 0;
-        if (!any) continue;
-        out[count] = rows_of_weight[c - task.column_begin];
-        list[count++] = c;
-    }
-    const float* gradient = task.gradient + block * task.panel_columns;
-    for (std::int64_t p = 0; p < panels; ++p)
-        for (std::int64_t i = 0; i < count; ++i)
-            for (std::int64_t lane = 0; lane < kPanelRows; lane += kLanes)
-                store(task.gathered + (p * count + i) * kPanelRows + lane,
-                      load(gradient + p * panel_stride + list[i] * kPanelRows + lane));
-    return count;
-}
-
-// The weight's gradient when all columns take part: at each panel of hidden columns all blocks of rows, so that what
-// they add to stays in the first cache.
+// All columns take part. A few hidden columns at a time and all blocks of rows, with their sums in a buffer: rows of
+// the result a power of two apart would evict each other from the first cache.
 inline void dense_weight_product(const WeightProductTask& task, float* const* rows_of_weight) {
+    using Widths = std::make_integer_sequence<int, kPanelColumns>;
     const Chunk& chunk = *task.chunk;
     const std::int64_t hidden = chunk.problem->depth();
-    for (std::int64_t h = 0; h < hidden; h += kPanelRows)
-        for (std::int64_t block = 0; block < chunk.rows; block += kBlock)
-            block_columns_product({task.hidden_panels + block * padded_hidden(hidden),
-                                   task.gradient + block * task.panel_columns + task.column_begin * kPanelRows,
-                                   task.panel_columns * kPanelRows, Grid::least(kBlock, chunk.rows - block),
-                                   task.column_end - task.column_begin, rows_of_weight, task.first && block == 0},
-                                  h, hidden);
-}
-
-// The weight's gradient when most columns' gradients are 0 in a block of rows, and are left out there.
-inline void filtered_weight_product(const WeightProductTask& task, float* const* rows_of_weight) {
-    const Chunk& chunk = *task.chunk;
-    const std::int64_t hidden = chunk.problem->depth();
-    float* active_rows[kWeightColumns];
-    if (task.first)
-        for (std::int64_t c = 0; c < task.column_end - task.column_begin; ++c)
-            std::memset(rows_of_weight[c], 0, static_cast<std::size_t>(hidden) * sizeof(float));
-    for (std::int64_t block = 0; block < chunk.rows; block += kBlock) {
-        const std::int64_t rows = Grid::least(kBlock, chunk.rows - block);
-        const std::int64_t count =
-            gather_active(task, block, Grid::ceil_div(rows, kPanelRows), rows_of_weight, active_rows);
-        for (std::int64_t h = 0; h < hidden; h += kPanelRows)
-            block_columns_product({task.hidden_panels + block * padded_hidden(hidden), task.gathered,
-                                   count * kPanelRows, rows, count, active_rows, false},
-                                  h, hidden);
+    const std::int64_t columns = task.column_end - task.column_begin;
+    const std::int64_t panel_stride = task.panel_columns * kPanelRows;
+    alignas(64) float sums[kHiddenPanels * kPanelRows * kWeightColumns];
+    for (std::int64_t h = 0; h < hidden; h += kHiddenPanels * kPanelRows) {
+        const std::int64_t width = Grid::least(kHiddenPanels * kPanelRows, hidden - h);
+        if (!task.first) exchange<true>(rows_of_weight, columns, h, width, sums);
+        for (std::int64_t begin = 0; begin < width; begin += kPanelRows)
+            for (std::int64_t block = 0; block < chunk.rows; block += kBlock) {
+                const std::int64_t rows = Grid::least(kBlock, chunk.rows - block);
+                const float* panel = task.hidden_panels + block * padded_hidden(hidden) + (h + begin) * rows;
+                const float* gradient = task.gradient + block * task.panel_columns + task.column_begin * kPanelRows;
+                for (std::int64_t c = 0; c < columns;) {
+                    const int strip = strip_width<2>(columns - c);
+                    pick_weight_product(strip, Widths{})(panel, gradient + c * kPanelRows, panel_stride, rows,
+                                                         sums + begin * columns + c * kPanelRows,
+                                                         task.first && block == 0);
+                    c += strip;
+                }
+            }
+        exchange<false>(rows_of_weight, columns, h, width, sums);
     }
 }
 
@@ -329,8 +200,8 @@ inline void weight_product(const WeightProductTask& task) {
     float* rows_of_weight[kWeightColumns];
     for (std::int64_t c = 0; c < columns; ++c)
         rows_of_weight[c] = task.weight + (task.span.begin + task.column_begin + c) * hidden;
-    if (task.active != nullptr)
-        filtered_weight_product(task, rows_of_weight);
+    if (task.sparse)
+        sparse_weight_product(task, rows_of_weight);
     else
         dense_weight_product(task, rows_of_weight);
     if (armed(Trap::weight_gradient_in_16_bits))

@@ -105,6 +105,129 @@ void compute_tiles(const Kept& kept, std::int64_t begin, std::int64_t end, std::
     });
 }
 
+// The fold of the segments' parts of the gradient of input: nodes of its tree that wait for their right sibling.
+class NodeFold {
+   public:
+    NodeFold(const Kept& kept, int threads) : kept_(kept), threads_(threads) {}
+
+    [[nodiscard]] static std::int64_t floats(const Kept& kept) {
+        return kLevels * kept.chunk.padded_rows * kept.problem.depth();
+    }
+    void use(float* memory) {
+        for (std::int64_t i = kLevels - 1; i >= 0; --i) free_.push_back(memory + node_floats() * i);
+    }
+    // Memory for the next leaf.
+    float* take() {
+        float* node = free_.back();
+        free_.pop_back();
+        return node;
+    }
+    // Leaves come in ascending order of their segments.
+    void add(std::int64_t segment, float* node) {
+        std::int64_t level = 0;
+        for (; (segment >> level & 1) != 0; ++level) {
+            merge(waiting_[level], node);
+            waiting_[level] = nullptr;
+        }
+        waiting_[level] = node;
+    }
+    // The sum of all; what is left has no right sibling.
+    float* root() {
+        float* root = nullptr;
+        for (float* node : waiting_) {
+            if (node == nullptr) continue;
+            if (root != nullptr) merge(node, root);
+            if (root == nullptr) root = node;
+        }
+        return root;
+    }
+
+   private:
+    [[nodiscard]] std::int64_t node_floats() const { return kept_.chunk.padded_rows * kept_.problem.depth(); }
+    void merge(float* earlier, float* later) {
+        const std::int64_t panel_floats = kept_.kernel.panel_rows * kept_.problem.depth();
+        share(threads_, kept_.chunk.padded_rows / kept_.kernel.panel_rows, [&](std::int64_t panel, int) {
+            kept_.kernel.add_sums(earlier + panel * panel_floats, later + panel * panel_floats, panel_floats);
+        });
+        free_.push_back(earlier);
+    }
+
+    const Kept& kept_;
+    int threads_;
+    float* waiting_[kLevels] = {};
+    std::vector<float*> free_;
+};
+
+// Work of a segment, to be called with a participant's scratch memory.
+using Task = std::function<void(float*)>;
+
+void add_input_tasks(const Kept& kept, std::int64_t segment, const float* gradient, float* sums, bool sparse,
+                     int threads, std::vector<Task>& tasks) {
+    const std::int64_t padded = kept.chunk.padded_rows;
+    const std::int64_t begin = kept.segment_begin(segment);
+    const std::int64_t hidden = kept.problem.depth();
+    const InputProductTask whole{&kept.chunk, &kept.grid, segment, begin,   gradient, 0,
+                                 padded,      0,          hidden,  nullptr, sums};
+    // Rows share one packing of weight, so they are cut only to give every thread some.
+    std::int64_t rows = threads <= 4 ? padded : kBlock;
+    if (sparse) rows = std::max(kBlock, Grid::ceil_div(padded, threads));
+    rows = round_up(rows, kept.kernel.panel_rows);
+    for (const Rows& h : cut(0, hidden, sparse ? hidden : kHiddenColumns))
+        for (const Rows& r : cut(0, padded, rows))
+            tasks.emplace_back([&kept, whole, h, r, sparse](float* scratch) {
+                InputProductTask task = whole;
+                task.row_begin = r.begin;
+                task.row_end = r.end;
+                task.hidden_begin = h.begin;
+                task.hidden_end = h.end;
+                task.weight_block = scratch;
+                if (sparse)
+                    kept.kernel.sparse_input_product(task);
+                else
+                    kept.kernel.input_product(task);
+            });
+}
+
+void add_weight_tasks(const Kept& kept, std::int64_t segment, const float* gradient, const float* hidden_panels,
+                      const GradientResults& results, bool sparse, std::vector<Task>& tasks) {
+    const std::int64_t begin = kept.segment_begin(segment);
+    for (std::int64_t t = kept.grid.first_tile(segment); t < kept.grid.end_tile(segment); ++t) {
+        const TileSpan span = kept.grid.tile(t);
+        const std::int64_t columns = std::min(span.end, kept.problem.valid_columns) - span.begin;
+        const WeightProductTask whole{&kept.chunk,
+                                      span,
+                                      0,
+                                      0,
+                                      gradient + (span.begin - begin) * kept.chunk.padded_rows,
+                                      span.end - span.begin,
+                                      hidden_panels,
+                                      results.weight,
+                                      results.bias,
+                                      results.first,
+                                      sparse};
+        for (const Rows& c : cut(0, columns, kWeightColumns))
+            tasks.emplace_back([&kept, whole, c](float*) {
+                WeightProductTask task = whole;
+                task.column_begin = c.begin;
+                task.column_end = c.end;
+                kept.kernel.weight_product(task);
+            });
+    }
+}
+
+void form(const Kept& kept, std::int64_t segment, float* logits, const RowOperands& operands, const RowTerms& terms,
+          float* scratch, std::int64_t scratch_floats, int threads) {
+    constexpr std::int64_t kFormRows = 128;
+    const std::vector<TilePart> parts =
+        cut_tiles(kept, kept.grid.first_tile(segment), kept.grid.end_tile(segment), kFormRows);
+    share(threads, static_cast<std::int64_t>(parts.size()), [&](std::int64_t i, int participant) {
+        const TilePart& p = parts[static_cast<std::size_t>(i)];
+        float* dense_panel = scratch + scratch_floats * participant;
+        kept.kernel.form(
+            {kept.tile(p.tile, p.rows, logits, kept.segment_begin(segment), operands, dense_panel), &terms});
+    });
+}
+
 }  // namespace
 
 void GradientWork::keep_logits(const Problem& problem, int threads) {
@@ -170,114 +293,61 @@ void GradientWork::by_segments(const Problem& problem, bool was_kept, const RowO
     threads = useful_threads(problem, threads);
     Kept kept(problem);
     Chunk& chunk = kept.chunk;
-    const Grid& grid = kept.grid;
     const TileKernel& kernel = kept.kernel;
     const std::int64_t hidden = problem.depth();
-    const std::int64_t panels = chunk.padded_rows / kernel.panel_rows;
-    const std::int64_t widest = kept.segment_columns(0);
-    const bool filtered = terms.keep_above != nullptr;
+    const bool wants_input = results.input != nullptr && hidden > 0;
+    const bool sparse = terms.keep_above != nullptr;
 
-    // A participant's scratch: a block of weight; a panel of the dense matrix; gathered columns of a filtered gradient.
-    const std::int64_t weight_floats = round_up(kernel.weight_block_floats, 16);
+    // A participant's scratch: a block of weight, or a panel of the dense matrix.
+    const std::int64_t sparse_floats = sparse ? kBlock * kernel.padded_hidden(hidden) : 0;
     const std::int64_t dense_floats = operands.dense != nullptr ? kTileColumns * kernel.panel_rows : 0;
-    const std::int64_t gathered_floats = filtered ? round_up(kBlock, kernel.panel_rows) * kWeightColumns : 0;
-    const std::int64_t scratch_floats = weight_floats + dense_floats + gathered_floats;
+    const std::int64_t scratch_floats =
+        round_up(std::max({kernel.weight_block_floats, sparse_floats, dense_floats}), 16);
     float* scratch = scratch_.reserve(scratch_floats * threads);
-
-    float* logits = logits_.reserve(chunk.padded_rows * (was_kept ? problem.vocabulary() : widest));
+    float* logits = logits_.reserve(chunk.padded_rows * (was_kept ? problem.vocabulary() : kept.segment_columns(0)));
     if (!was_kept) {
         float* packed = packed_.reserve(chunk.padded_rows * hidden);
         pack(kept, packed, threads);
         chunk.panels = packed;
     }
-    std::uint8_t* active = nullptr;
-    if (filtered) active = reinterpret_cast<std::uint8_t*>(active_.reserve(Grid::ceil_div(panels * widest, 4)));
     float* hidden_panels = nullptr;
     if (results.weight != nullptr) {
         hidden_panels = hidden_panels_.reserve(chunk.rows * kernel.padded_hidden(hidden));
         const std::vector<Rows> blocks = cut(0, chunk.rows, kBlock);
         share(threads, static_cast<std::int64_t>(blocks.size()), [&](std::int64_t i, int) {
             const Rows& r = blocks[static_cast<std::size_t>(i)];
-            kernel.pack_hidden(problem, r.begin, r.end - r.begin,
+            kernel.pack_hidden(problem.input, r.begin, r.end - r.begin,
                                hidden_panels + r.begin * kernel.padded_hidden(hidden));
         });
     }
-    // Nodes of the fold's tree that wait for their right sibling, one per level, and the one at hand.
-    const std::int64_t node_floats = chunk.padded_rows * hidden;
-    float* nodes = results.input != nullptr ? sums_.reserve(node_floats * kLevels) : nullptr;
-    float* node_at[kLevels] = {};
-    std::vector<float*> free_nodes;
-    for (std::int64_t i = kLevels - 1; nodes != nullptr && i >= 0; --i) free_nodes.push_back(nodes + node_floats * i);
-    const auto merge_into = [&](float* earlier, float* later) {
-        share(threads, panels, [&](std::int64_t panel, int) {
-            const std::int64_t at = panel * kernel.panel_rows * hidden;
-            kernel.add_sums(earlier + at, later + at, kernel.panel_rows * hidden);
-        });
-        free_nodes.push_back(earlier);
-    };
+    NodeFold nodes(kept, threads);
+    if (wants_input) nodes.use(sums_.reserve(NodeFold::floats(kept)));
 
-    for (std::int64_t segment = 0; segment < grid.segments(); ++segment) {
+    for (std::int64_t segment = 0; segment < kept.grid.segments(); ++segment) {
         const std::int64_t begin = kept.segment_begin(segment);
         float* here = was_kept ? logits + begin * chunk.padded_rows : logits;
         if (!was_kept)
-            compute_tiles(kept, grid.first_tile(segment), grid.end_tile(segment), begin, here, scratch, scratch_floats,
-                          threads);
-        constexpr std::int64_t kFormRows = 128;
-        const std::vector<TilePart> forms =
-            cut_tiles(kept, grid.first_tile(segment), grid.end_tile(segment), kFormRows);
-        share(threads, static_cast<std::int64_t>(forms.size()), [&](std::int64_t i, int participant) {
-            const TilePart& p = forms[static_cast<std::size_t>(i)];
-            const StoredTile stored = kept.tile(p.tile, p.rows, here, begin, operands,
-                                                scratch + scratch_floats * participant + weight_floats);
-            kernel.form({stored, &terms, filtered ? active + (stored.span.begin - begin) * panels : nullptr});
-        });
-
-        std::vector<std::function<void(float*)>> tasks;
-        float* node = nullptr;
-        if (results.input != nullptr && hidden > 0) {
-            node = free_nodes.back();
-            free_nodes.pop_back();
-            const std::int64_t rows = threads <= 4 ? chunk.padded_rows : round_up(kBlock, kernel.panel_rows);
-            for (const Rows& h : cut(0, hidden, kHiddenColumns))
-                for (const Rows& r : cut(0, chunk.padded_rows, rows))
-                    tasks.emplace_back([&, h, r](float* memory) {
-                        kernel.input_product({&chunk, &grid, segment, begin, here, active, r.begin, r.end, h.begin,
-                                              h.end, memory, node});
-                    });
-        }
+            compute_tiles(kept, kept.grid.first_tile(segment), kept.grid.end_tile(segment), begin, here, scratch,
+                          scratch_floats, threads);
+        form(kept, segment, here, operands, terms, scratch, scratch_floats, threads);
+        std::vector<Task> tasks;  // large ones first, so that the threads end together
+        float* node = wants_input ? nodes.take() : nullptr;
+        if (wants_input) add_input_tasks(kept, segment, here, node, sparse, threads, tasks);
         if (results.weight != nullptr || results.bias != nullptr)
-            for (std::int64_t t = grid.first_tile(segment); t < grid.end_tile(segment); ++t) {
-                const TileSpan span = grid.tile(t);
-                const std::int64_t columns = std::min(span.end, problem.valid_columns) - span.begin;
-                for (const Rows& c : cut(0, columns, kWeightColumns))
-                    tasks.emplace_back([&, span, c](float* memory) {
-                        kernel.weight_product({&chunk, span, c.begin, c.end,
-                                               here + (span.begin - begin) * chunk.padded_rows, span.end - span.begin,
-                                               filtered ? active + (span.begin - begin) * panels : nullptr,
-                                               memory + weight_floats + dense_floats, hidden_panels, results.weight,
-                                               results.bias, results.first});
-                    });
-            }
+            add_weight_tasks(kept, segment, here, hidden_panels, results, sparse, tasks);
         share(threads, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t i, int participant) {
             tasks[static_cast<std::size_t>(i)](scratch + scratch_floats * participant);
         });
-        if (node == nullptr) continue;
-        std::int64_t level = 0;
-        for (; (segment >> level & 1) != 0; ++level) {
-            merge_into(node_at[level], node);
-            node_at[level] = nullptr;
-        }
-        node_at[level] = node;
+        if (wants_input) nodes.add(segment, node);
     }
 
-    if (results.input == nullptr || hidden == 0) return;
-    float* root = nullptr;
-    for (float* node : node_at) {  // what is left has no right sibling
-        if (node == nullptr) continue;
-        if (root != nullptr) merge_into(node, root);
-        if (root == nullptr) root = node;
+    if (!wants_input) return;
+    const float* root = nodes.root();
+    if (sparse) {
+        std::memcpy(results.input, root, static_cast<std::size_t>(chunk.rows * hidden) * sizeof(float));
+        return;
     }
-    share(threads, panels, [&](std::int64_t panel, int) {
+    share(threads, chunk.padded_rows / kernel.panel_rows, [&](std::int64_t panel, int) {
         const std::int64_t row = panel * kernel.panel_rows;
         kernel.unpack_rows(root + row * hidden, hidden, std::min(kernel.panel_rows, chunk.rows - row),
                            results.input + row * hidden);

@@ -58,7 +58,6 @@ class GradientWork {
     Workspace hidden_panels_;
     Workspace sums_;
     Workspace scratch_;
-    Workspace active_;
 };
 
 }  // namespace steadysum

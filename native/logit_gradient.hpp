@@ -126,8 +126,7 @@ inline void through_bf16(float* x, std::int64_t size) {
     for (std::int64_t i = 0; i < size; ++i) x[i] = through_bf16(x[i]);
 }
 
-inline void form_rows(const FormTask& task, std::int64_t row, std::int64_t columns, float* logits, const float* dense,
-                      std::uint8_t* active) {
+inline void form_rows(const FormTask& task, std::int64_t row, std::int64_t columns, float* logits, const float* dense) {
     const StoredTile& t = task.stored;
     const Epilogue& epilogue = t.chunk->problem->epilogue;
     const std::int64_t present = Grid::least(kLanes, t.chunk->rows - row);
@@ -143,7 +142,6 @@ inline void form_rows(const FormTask& task, std::int64_t row, std::int64_t colum
         const Vec q = dense != nullptr ? load(dense + c * kPanelRows) : zero();
         const Vec g = through_epilogue(epilogue, r, z, entry(*task.terms, r, z, weight, q));
         store(logits + c * kPanelRows, g);
-        if (active != nullptr && bits(g == zero()) != (1U << static_cast<unsigned>(kLanes)) - 1U) active[c] = 1;
     }
     if (targets.any) {
         const Vec z = load(targets.logit);
@@ -152,9 +150,7 @@ inline void form_rows(const FormTask& task, std::int64_t row, std::int64_t colum
         float lanes[kLanes];
         store(lanes, through_epilogue(epilogue, r, z, g));
         for (std::int64_t i = 0; i < present; ++i) {
-            if (targets.column[i] < 0) continue;
-            logits[targets.column[i] * kPanelRows + i] = lanes[i];
-            if (active != nullptr) active[targets.column[i]] = 1;
+            if (targets.column[i] >= 0) logits[targets.column[i] * kPanelRows + i] = lanes[i];
         }
     }
     if (armed(Trap::logit_gradient_in_16_bits))
@@ -167,11 +163,9 @@ inline void form(const FormTask& task) {
     const std::int64_t columns = unmasked_columns(t);
     for (std::int64_t row = t.row_begin; row < t.row_end; row += kPanelRows) {
         pack_dense(t, row, columns);
-        std::uint8_t* active = task.active != nullptr ? task.active + row / kPanelRows * t.panel_columns : nullptr;
-        if (active != nullptr) std::memset(active, 0, static_cast<std::size_t>(columns));
         for (std::int64_t lane = 0; lane < kPanelRows; lane += kLanes)
             form_rows(task, row + lane, columns, t.logits + row * t.panel_columns + lane,
-                      t.dense != nullptr ? t.dense_panel + lane : nullptr, active);
+                      t.dense != nullptr ? t.dense_panel + lane : nullptr);
     }
 }
 

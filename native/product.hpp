@@ -48,15 +48,18 @@ inline int strip_width(std::int64_t left) {
     return widest;
 }
 
-// One panel against all columns of a packed block.
+// One panel against all columns of a packed block. `next`, if given, is the panel that comes next: fetched meanwhile.
 template <int Vectors>
 inline void panel_product(const float* panel, const float* block, std::int64_t columns, std::int64_t depth, bool first,
-                          float* logits) {
+                          float* logits, const float* next = nullptr) {
     constexpr int widest = Vectors == 2 ? kPanelColumns : kNarrowColumns;
     using Widths = std::make_integer_sequence<int, widest>;
     for (std::int64_t c = 0; c < columns;) {
         const int width = strip_width<Vectors>(columns - c);
         const RegisterBlock f = first ? pick<Vectors, true>(width, Widths{}) : pick<Vectors, false>(width, Widths{});
+        if (next != nullptr)
+            for (std::int64_t k = c * depth / columns; k < (c + width) * depth / columns; ++k)
+                for (int line = 0; line < kPanelRows; line += 16) __builtin_prefetch(next + k * kPanelRows + line);
         f(panel, block + c * kBlockStride, depth, logits + c * kPanelRows);
         c += width;
     }

@@ -23,6 +23,7 @@ constexpr TileKernel make_table(const char* isa) {
         pack_hidden,
         padded_hidden,
         input_product,
+        sparse_input_product,
         weight_product,
         add_sums,
         unpack_rows,

@@ -64,7 +64,6 @@ struct RowTerms {
 struct FormTask {
     StoredTile stored;
     const RowTerms* terms;
-    std::uint8_t* active;  // nullptr, or [panel][panel_columns] := 1 where a gradient of the panel's rows isn't 0
 };
 
 struct SumTask {
@@ -84,13 +83,12 @@ struct InputProductTask {
     std::int64_t segment;
     std::int64_t segment_begin;  // its first vocabulary column
     const float* gradient;       // its tiles, one after the other, each as in StoredTile
-    const std::uint8_t* active;  // nullptr, or of its tiles, as in FormTask
     std::int64_t row_begin;
     std::int64_t row_end;
     std::int64_t hidden_begin;
     std::int64_t hidden_end;
-    float* weight_block;  // scratch: weight_block_floats
-    float* sums;          // [panel][hidden][panel_rows]
+    float* weight_block;  // scratch: weight_block_floats; sparse: kBlock rows of weight, padded
+    float* sums;          // [panel][hidden][panel_rows]; sparse: [row][hidden]
 };
 
 // Vocabulary columns of a task of the weight's gradient, at most: a block of rows of their gradients is 64 KiB.
@@ -104,12 +102,11 @@ struct WeightProductTask {
     std::int64_t column_end;
     const float* gradient;  // as in StoredTile
     std::int64_t panel_columns;
-    const std::uint8_t* active;  // nullptr, or as in FormTask
-    float* gathered;             // scratch, with active: [block of rows' panels][columns][panel_rows]
     const float* hidden_panels;  // packed by pack_hidden, block of rows after block of rows
     float* weight;               // [V, H] or nullptr
     float* bias;                 // [V] or nullptr
     bool first;                  // of the call's chunks: results are stored, not added
+    bool sparse;                 // most gradients of the logits are 0
 };
 
 struct ConstPartials {
@@ -136,9 +133,10 @@ struct TileKernel {
     void (*sum)(const SumTask& task);
     void (*fold_sums)(const Chunk& chunk, const Grid& grid, const float* partials, std::int64_t row_begin,
                       std::int64_t row_end, float* out);
-    void (*pack_hidden)(const Problem& problem, std::int64_t row_begin, std::int64_t rows, float* to);
+    void (*pack_hidden)(const Matrix& matrix, std::int64_t row_begin, std::int64_t rows, float* to);
     std::int64_t (*padded_hidden)(std::int64_t hidden);
     void (*input_product)(const InputProductTask& task);
+    void (*sparse_input_product)(const InputProductTask& task);
     void (*weight_product)(const WeightProductTask& task);
     void (*add_sums)(const float* earlier, float* sums, std::int64_t size);
     void (*unpack_rows)(const float* sums, std::int64_t hidden, std::int64_t rows, float* out);
