@@ -6,7 +6,9 @@
     peers.py      ours and every peer in turn on one problem
     accuracy.py   error of ours over torch's, against float64, with its bar
     memory.py     peak extra memory, each contender in a process of its own
+    high_water.py how the peak is measured there
     imports.py    time to import steadysum over the time to import torch
+    training/     all of it again for the loss with its gradients
     results.py    a measured ratio or size with its bar and verdict; tables and JSON
 
 How time is measured is the package's own business: steadysum.timing.

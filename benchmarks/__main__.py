@@ -20,6 +20,11 @@ from benchmarks.imports import measure_imports
 from benchmarks.memory import measure_memory
 from benchmarks.peers import measure_peers
 from benchmarks.results import FOLDER, Measure, environment, save, show
+from benchmarks.training.accuracy import measure_training_errors
+from benchmarks.training.bars import measure_training
+from benchmarks.training.gradient_filter import measure_gradient_filter
+from benchmarks.training.memory import measure_training_memory
+from benchmarks.training.peers import measure_training_peers
 
 PARTS: dict[str, tuple[str, Callable[[bool], Iterator[Measure]]]] = {
     "bars": ("Statistics: time over torch's", measure_bars),
@@ -27,6 +32,14 @@ PARTS: dict[str, tuple[str, Callable[[bool], Iterator[Measure]]]] = {
     "accuracy": ("Accuracy: error over torch's", measure_errors),
     "memory": ("Peak extra memory, forward", measure_memory),
     "peers": ("Side by side: time over the bare product", measure_peers),
+    "training": ("Loss and gradients: time over bare products, and over peers", measure_training),
+    "training-memory": ("Loss and gradients: peak extra memory", measure_training_memory),
+    "training-accuracy": ("Loss and gradients: relative error", measure_training_errors),
+    "training-filter": ("Loss and gradients with a filter, on the real head", measure_gradient_filter),
+    "training-peers": (
+        "Loss and gradients side by side: time over three bare products, memory",
+        measure_training_peers,
+    ),
 }
 
 

@@ -6,6 +6,7 @@ Not here: how it is measured. A peer that isn't installed is reported with the r
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,13 +37,13 @@ class Contender:
     name: str
     computes: str  # "product", "statistics" or "loss"
     call: Callable[[Work], Any]
-    module: str = "torch"  # what must be installed
+    needs: str = "torch"  # MODULE or MODULE:ATTRIBUTE, without which it can't be measured
 
 
-def make_work(shape: Shape, dtype: str) -> Work:
+def make_work(shape: Shape, dtype: str, seed: int = 0) -> Work:
     """The operands that `steadysum bench` takes for this shape, and random targets."""
-    operands = random_operands(shape, DTYPES[dtype], seed=0)
-    target = torch.randint(shape.vocabulary, (shape.rows,), generator=torch.Generator().manual_seed(1))
+    operands = random_operands(shape, DTYPES[dtype], seed)
+    target = torch.randint(shape.vocabulary, (shape.rows,), generator=torch.Generator().manual_seed(seed + 1))
     return Work(operands.input, operands.weight, target)
 
 
@@ -101,9 +102,14 @@ PLAIN = Contender(
     lambda work: F.cross_entropy(F.linear(work.input, work.weight).float(), work.target),
 )
 TORCH_PLAIN = Contender(
-    "F.linear_cross_entropy", "loss", lambda work: F.linear_cross_entropy(work.input, work.weight, work.target)
+    "F.linear_cross_entropy",
+    "loss",
+    lambda work: F.linear_cross_entropy(work.input, work.weight, work.target),
+    "torch.nn.functional:linear_cross_entropy",
 )
-TORCH_CHUNKED = Contender("F.linear_cross_entropy, chunked", "loss", _chunked)
+TORCH_CHUNKED = Contender(
+    "F.linear_cross_entropy, chunked", "loss", _chunked, "torch.nn.functional:linear_cross_entropy"
+)
 CUT_CROSS_ENTROPY = Contender("cut-cross-entropy, torch_compile", "loss", _cut_cross_entropy, "cut_cross_entropy")
 LIGER = Contender("liger-kernel, torch fallback", "loss", _liger, "liger_kernel")
 
@@ -128,8 +134,9 @@ def by_name(name: str) -> Contender:
 
 def missing(contender: Contender) -> str | None:
     """Why it can't be measured here, or None."""
-    if importlib.util.find_spec(contender.module) is None:
-        return f"{contender.module} isn't installed (pip install 'steadysum[bench]')"
-    if contender in (TORCH_PLAIN, TORCH_CHUNKED) and not hasattr(F, "linear_cross_entropy"):
-        return f"torch {torch.__version__} has no linear_cross_entropy"
+    module, _, attribute = contender.needs.partition(":")
+    if importlib.util.find_spec(module) is None:
+        return f"{module} isn't installed (pip install 'steadysum[bench]')"
+    if attribute and not hasattr(importlib.import_module(module), attribute):
+        return f"{module} has no {attribute}"
     return None

@@ -29,11 +29,12 @@ class Measure:
     work: str
     contender: str
     against: str  # what it is compared with; for a size, what is left out of it
-    value: Ratio | float | None  # a ratio of times, a size in MiB, or None if not measured
+    value: Ratio | float | None  # a ratio of times, a number in `unit`, or None if not measured
     bar: float | None = None  # the most that is allowed; None: information
     note: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # medians
     rounds: int = 0
+    unit: str = "MiB"  # of a number; empty: a relative error
 
     @property
     def verdict(self) -> str:
@@ -65,7 +66,7 @@ def show(console: Console, title: str, measures: Sequence[Measure]) -> None:
             measure.work,
             measure.contender,
             measure.against,
-            *_cells(measure.value),
+            *_cells(measure),
             "" if measure.bar is None else f"{measure.bar:.4g}",
             f"[{style}]{measure.verdict}[/]" if style else measure.verdict,
             escape(measure.note),
@@ -81,12 +82,13 @@ def save(name: str, measures: Sequence[Measure], folder: Path = FOLDER) -> Path:
     return path
 
 
-def _cells(value: Ratio | float | None) -> tuple[str, str]:
+def _cells(measure: Measure) -> tuple[str, str]:
+    value = measure.value
     if value is None:
         return "-", ""
     if isinstance(value, Ratio):
         return f"{value.median:.3f}", f"{value.low:.3f}..{value.high:.3f}"
-    return f"{value:.1f} MiB", ""
+    return (f"{value:.1f} {measure.unit}" if measure.unit else f"{value:.2e}"), ""
 
 
 def _plain(measure: Measure) -> dict[str, Any]:
