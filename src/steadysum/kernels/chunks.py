@@ -18,11 +18,11 @@ BLOCK_ROWS: Final = 128  # chunks begin at multiples of it, so that sums over ro
 MOST_ROWS: Final = 1024  # products with more rows are no faster
 
 # The bars on memory above operands and results are 64 MiB + 1 KiB * V where gradients are formed from the chunk's own
-# statistics, and 64 MiB where statistics are known. What is left of them is for packed operands and tiles.
-STORED_BYTES: Final = 48 * 2**20
+# statistics, and 64 MiB where statistics are known. What is left of them is for partials, tiles and the interpreter.
+STORED_BYTES: Final = 60 * 2**20
 STORED_BYTES_PER_COLUMN: Final = 2**10
 PIECE_BYTES: Final = 32 * 2**20
-HIDDEN_VECTORS: Final = 8  # per row: its input, widened and packed, its gradient, and as much again for their exchange
+HIDDEN_VECTORS: Final = 7  # per row: its input, packed for both products, and five nodes of its gradient's fold
 
 
 def row_chunks(call: Operands, *, stored: bool) -> Iterator[tuple[int, int]]:
@@ -38,6 +38,10 @@ def row_chunks(call: Operands, *, stored: bool) -> Iterator[tuple[int, int]]:
     else:
         budget, columns = PIECE_BYTES, -(-vocab // SEGMENTS)
     affordable = budget // ((columns + HIDDEN_VECTORS * hidden) * call.dtype.itemsize)
-    size = max(min(affordable, MOST_ROWS) // BLOCK_ROWS, 1) * BLOCK_ROWS
+    most = max(min(affordable, MOST_ROWS) // BLOCK_ROWS, 1) * BLOCK_ROWS
+    if call.size == 0:
+        return
+    chunks = -(-call.size // most)
+    size = -(-call.size // (chunks * BLOCK_ROWS)) * BLOCK_ROWS  # equal ones: a short last one would cost as much
     for start in range(0, call.size, size):
         yield start, min(start + size, call.size)

@@ -103,7 +103,9 @@ def _linear_max_sum_backward(*values: object) -> list[Tensor]:
         if exp is not None:
             moved = exp * found.sum_exp
             share = -moved if share is None else share - moved
-        return LogitGradient(exp=exp, tie=None if share is None else share / found.ties)
+        # No logit equals a max that is NaN: such a row's gradients are made NaN by a term of all columns.
+        column = None if exp is not None else torch.zeros_like(found.max).masked_fill_(found.max.isnan(), torch.nan)
+        return LogitGradient(exp=exp, column=column, tie=None if share is None else share / found.ties)
 
     kernel = select(call.problem(wants_gradients=True), arguments.kernel)
     which = Wanted(*wanted)  # type: ignore[misc]
