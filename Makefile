@@ -51,14 +51,14 @@ $(VENV)/.extra-%: pyproject.toml constraints.txt | $(VENV)/.package
 run: $(VENV)/.package  ## The main job: check the operator on the default shapes
 	$(BIN)/steadysum check
 
-test: $(VENV)/.package $(VENV)/.extra-dev traps  ## All tests, but the soak
+test: $(VENV)/.package $(VENV)/.extra-dev $(VENV)/.extra-real traps  ## All tests, but the soak
 	STEADYSUM_TRAPS_BUILD=build/traps $(BIN)/pytest -n 2 -m "not soak" tests
 	$(BIN)/pytest -q --doctest-modules src
 
-soak: $(VENV)/.package $(VENV)/.extra-dev traps native-test function-errors  ## The long tests: many more drawn examples, load, repetition
+soak: $(VENV)/.package $(VENV)/.extra-dev $(VENV)/.extra-real traps native-test function-errors  ## The long tests: many more drawn examples, load, repetition
 	STEADYSUM_TRAPS_BUILD=build/traps $(BIN)/pytest -n 2 --hypothesis-profile=soak tests
 
-bench: $(VENV)/.package $(VENV)/.extra-bench  ## Side by side with peers; ARGS=--quick for a short look
+bench: $(VENV)/.package $(VENV)/.extra-bench $(VENV)/.extra-real  ## Side by side with peers; ARGS=--quick for a short look
 	$(BIN)/python -m benchmarks $(ARGS)
 
 examples: $(VENV)/.package $(VENV)/.extra-real  ## Run the examples
