@@ -27,6 +27,7 @@ namespace {
 
 using Array = nb::ndarray<nb::device::cpu>;
 using FloatVector = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using DoubleVector = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using IndexVector = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -261,6 +262,14 @@ void merge_weighted(const FloatVector& max1, const FloatVector& sum1, const Floa
     });
 }
 
+// fp64 to fp32, to nearest whatever the caller's rounding mode.
+void narrow(const DoubleVector& x, const FloatVector& out) {
+    require(x.shape(0) == out.shape(0), "arrays differ in size");
+    in_default_environment([&] {
+        for (std::size_t i = 0; i < x.shape(0); ++i) out.data()[i] = static_cast<float>(x.data()[i]);
+    });
+}
+
 void exp_array(const FloatVector& x, const FloatVector& out) {
     const std::int64_t size = common_size({&x, &out});
     in_default_environment([&] { steadysum::current_kernel().exp(x.data(), out.data(), size); });
@@ -348,6 +357,7 @@ NB_MODULE(_native, m) {
     m.def("run", &run, nb::arg("calls"), nb::arg("threads"));
     m.def("merge", &merge);
     m.def("merge_weighted", &merge_weighted);
+    m.def("narrow", &narrow);
     m.def("exp", &exp_array);
     m.def("tanh", &tanh_array);
     m.def("log", &log_array);

@@ -1,4 +1,4 @@
-"""Problems for the test of the published bits: what hypothesis draws, and the operands made of it.
+"""Problems for the tests of the published bits: what hypothesis draws, and the operands made of it.
 
 Not here: what is expected of them (scalar_bits.py), or any comparison (test_published_bits.py).
 """
@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-__all__ = ["DTYPES", "KINDS", "LAYOUTS", "SPECIAL", "Operands", "Problem", "operands", "problems"]
+__all__ = ["DTYPES", "KINDS", "LAYOUTS", "SPECIAL", "Operands", "Problem", "lengths", "operands", "problems", "special"]
 
 # How elements lie in memory, as a function that lays out a contiguous tensor that way.
 LAYOUTS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -62,7 +62,8 @@ class Operands:
     target: Tensor  # [N]
 
 
-def _lengths(most: int, edges: tuple[int, ...]) -> st.SearchStrategy[int]:
+def lengths(most: int, edges: tuple[int, ...]) -> st.SearchStrategy[int]:
+    """0 to `most`, about half of them beside an edge."""
     near = sorted({min(max(edge + step, 0), most) for edge in edges for step in (-1, 0, 1)})
     return st.one_of(st.integers(0, most), st.sampled_from(near))
 
@@ -71,7 +72,7 @@ def _lengths(most: int, edges: tuple[int, ...]) -> st.SearchStrategy[int]:
 def problems(draw: st.DrawFn) -> Problem:
     """One in six has the grid of 16 wide segments, at a few rows and a short reduction."""
     wide = draw(st.integers(0, 5)) == 5
-    V = draw(st.integers(8192, 9000) if wide else _lengths(1500, (1, 16, 512, 1024)).filter(bool))
+    V = draw(st.integers(8192, 9000) if wide else lengths(1500, (1, 16, 512, 1024)).filter(bool))
     factor = st.floats(1e-3, 1e3, width=64)  # rounded to float by the operator, so it need not be one
     special_factor = st.sampled_from([0.0, -0.0, -1.0, 1e-45, 1e-39, 1e38, float("inf"), float("nan"), 0.1, 1.0])
     special_cap = special_factor.filter(bool)  # the operator refuses a softcap of 0, and the page has no meaning for it
@@ -84,8 +85,8 @@ def problems(draw: st.DrawFn) -> Problem:
     common = st.integers(0, 9).map(lambda n: n < 8)  # the rest: values nobody asks for, which have bits all the same
     return Problem(
         seed=draw(st.integers(0, 2**32 - 1)),
-        N=draw(st.integers(0, 3) if wide else _lengths(40, (1, 8, 32))),
-        H=draw(st.integers(0, 6) if wide else st.one_of(_lengths(600, (1, 128, 256, 512)), st.integers(257, 600))),
+        N=draw(st.integers(0, 3) if wide else lengths(40, (1, 8, 32))),
+        H=draw(st.integers(0, 6) if wide else st.one_of(lengths(600, (1, 128, 256, 512)), st.integers(257, 600))),
         V=V,
         valid_vocab=draw(st.one_of(st.just(V), st.integers(1, V))),
         dtype=draw(st.sampled_from(DTYPES)),
@@ -122,11 +123,11 @@ def operands(problem: Problem) -> Operands:
         bias_dtype = torch.float32 if problem.bias_dtype == torch.float32 else problem.dtype
         bias = _tensor(_elements(random, (V,), problem.kind) * problem.size, bias_dtype)
         if problem.bias_tail is not None:
-            bias[int(random.integers(0, V)) :] = _special(problem.bias_tail, bias_dtype)
+            bias[int(random.integers(0, V)) :] = special(problem.bias_tail, bias_dtype)
     for name, value in problem.planted:
         tensor = {"input": input, "weight": weight, "bias": bias}[name]
         if tensor is not None and tensor.numel() > 0:
-            tensor.view(-1)[int(random.integers(0, tensor.numel()))] = _special(value, tensor.dtype)
+            tensor.view(-1)[int(random.integers(0, tensor.numel()))] = special(value, tensor.dtype)
     temperature = None
     if problem.temperature is not None:
         rows = 1 if len(problem.temperature) == 1 else N
@@ -157,7 +158,8 @@ def _tensor(values: np.ndarray, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.clip(values, -largest, largest)).to(dtype)
 
 
-def _special(name: str, dtype: torch.dtype) -> float:
+def special(name: str, dtype: torch.dtype) -> float:
+    """The number of this dtype that one of SPECIAL names."""
     limits = torch.finfo(dtype)
     named = {
         "smallest": limits.smallest_normal * limits.eps,

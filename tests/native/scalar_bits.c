@@ -200,6 +200,120 @@ void softmax(int64_t N, int64_t V, const float *z, const float *m, const float *
     }
 }
 
+/* "Sums over a row": the terms of a tile, columns start .. start + n - 1 of logits [N, V], all of them unmasked. weight
+ * [V] and dense [N, V] are null when there are none; sums over what isn't there are left out. */
+void tile_sums(int64_t N, int64_t V, const float *all, int64_t start, int64_t n, const float *max, const float *weight,
+               const float *dense, float *ties, float *column_sum, float *dense_total, float *dense_sum,
+               float *dense_exp) {
+    for (int64_t i = 0; i < N; i++) {
+        float a[5][16] = {{0}};
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t column = start + j, at = j % 16;
+            const float z = all[i * V + column];
+            const float d = z - max[i];
+            const float w = weight ? weight[column] : 1;
+            a[0][at] = a[0][at] + (z == max[i] ? 1 : 0);
+            a[1][at] = a[1][at] + w * d;
+            if (!dense) continue;
+            const float q = dense[i * V + column];
+            a[2][at] = a[2][at] + w * q;
+            a[3][at] = a[3][at] + (w * q) * d;
+            a[4][at] = a[4][at] + q * exp_of(d);
+        }
+        ties[i] = tree(a[0]);
+        column_sum[i] = tree(a[1]);
+        if (!dense) continue;
+        dense_total[i] = tree(a[2]);
+        dense_sum[i] = tree(a[3]);
+        dense_exp[i] = tree(a[4]);
+    }
+}
+
+/* Coefficients of a row each [N], by the letters of the page; null when left out. */
+struct coefficients {
+    const float *A, *K, *C, *U, *D, *T, *B, *L;
+};
+
+/* "The gradient of the logits": of the first `valid` columns of logits [N, V]; the others are left as they are. Where
+ * there is none, weight, dense, target, softcap and temperature are null; temperature is one per row. */
+void logit_gradient(int64_t N, int64_t V, int64_t valid, const float *logits, const float *max,
+                    const struct coefficients *given, const float *weight, const float *dense, const int64_t *target,
+                    float scale, const float *softcap, const float *temperature, float *out) {
+    const struct coefficients f = *given;
+    for (int64_t i = 0; i < N; i++) {
+        for (int64_t j = 0; j < valid; j++) {
+            const float z = logits[i * V + j];
+            const float w = weight ? weight[j] : 1;
+            const float d = z - max[i];
+            const float e = exp_of(d);
+            float g = 0;
+            if (f.A && !f.K) g = e * f.A[i];
+            if (f.A && f.K) g = e == 0 ? e * f.A[i] : e * fmaf(f.K[i], d, f.A[i]);
+            if (f.A && f.C) g = g * (dense[i * V + j] - f.C[i]);
+            if (f.A && f.L && e < f.L[i]) g = 0;
+            if (f.U) g = fmaf(f.U[i], w, g);
+            if (f.D) g = fmaf(f.D[i] * w, dense[i * V + j], g);
+            if (f.T && z == max[i]) g = g + f.T[i];
+            if (f.B && target[i] == j) g = g + f.B[i];
+            if (temperature) g = g / temperature[i];
+            if (softcap) {
+                const float c = temperature ? z * temperature[i] : z;
+                const float u = c / *softcap;
+                g = g * fmaf(-u, u, 1);
+            }
+            if (scale != 1) g = g * scale;
+            out[i * V + j] = g;
+        }
+    }
+}
+
+/* "input": the value of the segment with columns start .. start + n - 1 of G [N, V], all of them unmasked. */
+void segment_input_gradient(int64_t N, int64_t H, int64_t V, const float *G, const float *W, int64_t start, int64_t n,
+                            float *out) {
+    for (int64_t i = 0; i < N; i++) {
+        for (int64_t h = 0; h < H; h++) {
+            float value = 0;
+            for (int64_t first = 0; first < n; first += 128) {
+                const int64_t end = first + 128 < n ? first + 128 : n;
+                float c = 0;
+                for (int64_t j = start + first; j < start + end; j++) c = fmaf(G[i * V + j], W[j * H + h], c);
+                value = first == 0 ? c : value + c;
+            }
+            out[i * H + h] = value;
+        }
+    }
+}
+
+/* "weight": the first `valid` rows of the result [V, H]; the others are left as they are. */
+void weight_gradient(int64_t N, int64_t H, int64_t V, int64_t valid, const float *G, const float *X, float *out) {
+    for (int64_t j = 0; j < valid; j++) {
+        for (int64_t h = 0; h < H; h++) {
+            float value = 0;
+            for (int64_t first = 0; first < N; first += 128) {
+                const int64_t end = first + 128 < N ? first + 128 : N;
+                float c = 0;
+                for (int64_t i = first; i < end; i++) c = fmaf(G[i * V + j], X[i * H + h], c);
+                value = first == 0 ? c : value + c;
+            }
+            out[j * H + h] = value;
+        }
+    }
+}
+
+/* "bias": the first `valid` elements of the result [V]; the others are left as they are. */
+void bias_gradient(int64_t N, int64_t V, int64_t valid, const float *G, float *out) {
+    for (int64_t j = 0; j < valid; j++) {
+        float value = 0;
+        for (int64_t first = 0; first < N; first += 128) {
+            const int64_t end = first + 128 < N ? first + 128 : N;
+            float a[16] = {0};
+            for (int64_t i = first; i < end; i++) a[i % 16] = a[i % 16] + G[i * V + j];
+            value = first == 0 ? tree(a) : value + tree(a);
+        }
+        out[j] = value;
+    }
+}
+
 /* For the tests of a caller's floating-point mode, no part of the page: 0 for ties to even, 1 up, 2 down, 3 to zero. */
 int set_rounding(int mode) {
     static const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};

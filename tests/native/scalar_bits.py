@@ -9,18 +9,31 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Partial", "Scalar", "canonical", "compile_loops", "exact_fma", "exact_product", "to_floats"]
+__all__ = [
+    "Coefficients",
+    "Floats",
+    "Partial",
+    "RowSums",
+    "Scalar",
+    "canonical",
+    "compile_loops",
+    "exact_fma",
+    "exact_product",
+    "grid",
+    "to_floats",
+]
 
 Floats = NDArray[np.float32]
+Node = TypeVar("Node")
 
 CANONICAL_NAN: Final = np.uint32(0x7FC00000)
 ROUNDING: Final = ("nearest", "up", "down", "zero")
@@ -33,6 +46,29 @@ class Partial(NamedTuple):
     max: Floats
     sum_exp: Floats
     weighted_sum: Floats
+
+
+class RowSums(NamedTuple):
+    """One element per row; sums over a dense matrix are None without one."""
+
+    ties: Floats
+    column_sum: Floats
+    dense_total: Floats | None = None
+    dense_sum: Floats | None = None
+    dense_exp: Floats | None = None
+
+
+class Coefficients(NamedTuple):
+    """Of the gradient of the logits [N], by the letters of the page; None: left out. C needs A, as K does."""
+
+    A: Floats | None = None
+    K: Floats | None = None
+    C: Floats | None = None
+    U: Floats | None = None
+    D: Floats | None = None
+    T: Floats | None = None
+    B: Floats | None = None
+    L: Floats | None = None
 
 
 class Scalar:
@@ -79,10 +115,10 @@ class Scalar:
             *map(ctypes.c_int64, (N, H, V)),
             _pointer(input),
             _pointer(weight),
-            None if bias is None else _pointer(bias),
+            _pointer_or_null(bias),
             ctypes.c_float(scale),  # ctypes converts a double as C does: rounded to nearest
             None if softcap is None else ctypes.byref(ctypes.c_float(softcap)),
-            None if temperature is None else _pointer(temperature),
+            _pointer_or_null(temperature),
             _pointer(out),
         )
         return out
@@ -95,7 +131,7 @@ class Scalar:
             reduce(self.merge, [self._tile(logits, start, min(stop, valid_vocab)) for start, stop in tiles])
             for tiles in grid(V)
         ]
-        return Partial(*map(canonical, self._tree(segments, 0, 16)))
+        return Partial(*map(canonical, _tree(segments, self.merge)))
 
     def merge(self, a: Partial, b: Partial) -> Partial:
         """a ⊕ b."""
@@ -106,26 +142,106 @@ class Scalar:
     def _tile(self, logits: Floats, start: int, stop: int) -> Partial:
         N, V = logits.shape
         out = Partial(*(np.empty(N, dtype=np.float32) for _ in Partial._fields))
-        sizes = (N, V), (start, max(stop - start, 0))
+        sizes = (N, V), (start, _columns(start, stop))
         self._loops.tile(
             *map(ctypes.c_int64, sizes[0]), _pointer(logits), *map(ctypes.c_int64, sizes[1]), *map(_pointer, out)
         )
         return out
 
-    def _tree(self, segments: Sequence[Partial], first: int, leaves: int) -> Partial:
-        """The node over the leaves first ... first + leaves - 1, of which at least the first one exists."""
-        if leaves == 1:
-            return segments[first]
-        half = leaves // 2
-        left = self._tree(segments, first, half)
-        if first + half >= len(segments):
-            return left
-        return self.merge(left, self._tree(segments, first + half, half))
-
     # --- "Derived values" ---------------------------------------------------------------------------------------------
     def softmax(self, logits: Floats, max: Floats, sum_exp: Floats) -> Floats:
         out = np.empty_like(logits)
         self._loops.softmax(*map(ctypes.c_int64, logits.shape), *map(_pointer, (logits, max, sum_exp, out)))
+        return out
+
+    # --- "Gradients" --------------------------------------------------------------------------------------------------
+    def row_sums(
+        self,
+        logits: Floats,  # [N, V]
+        valid_vocab: int,
+        max: Floats,  # [N]
+        column_weight: Floats | None = None,  # [V]
+        dense: Floats | None = None,  # [N, V]
+    ) -> RowSums:
+        N, V = logits.shape
+
+        def tile(start: int, stop: int) -> RowSums:
+            out = [np.empty(N, dtype=np.float32) for _ in RowSums._fields]
+            self._loops.tile_sums(
+                *map(ctypes.c_int64, (N, V)),
+                _pointer(logits),
+                *map(ctypes.c_int64, (start, _columns(start, stop))),
+                *map(_pointer_or_null, (max, column_weight, dense)),
+                *map(_pointer, out),
+            )
+            return RowSums(*out[: 2 if dense is None else 5])
+
+        def add(a: RowSums, b: RowSums) -> RowSums:
+            return RowSums(*(None if x is None or y is None else _sum(x, y) for x, y in zip(a, b, strict=True)))
+
+        segments = [reduce(add, [tile(start, min(stop, valid_vocab)) for start, stop in tiles]) for tiles in grid(V)]
+        found = _tree(segments, add)
+        # "A tile": with a NaN all sums are NaN, and ties are carried with the partials.
+        return found._replace(ties=np.where(np.isnan(max), np.float32(np.nan), found.ties))
+
+    def logit_gradient(
+        self,
+        logits: Floats,  # [N, V]
+        valid_vocab: int,
+        max: Floats,  # [N]
+        coefficients: Coefficients,
+        column_weight: Floats | None = None,  # [V]
+        dense: Floats | None = None,  # [N, V]
+        target: NDArray[np.int64] | None = None,  # [N]
+        scale: float = 1.0,
+        softcap: float | None = None,
+        temperature: Floats | None = None,  # [1] or [N]
+    ) -> Floats:  # [N, V]
+        """G; masked columns are NaN."""
+        N, V = logits.shape
+        out = np.full((N, V), np.nan, dtype=np.float32)
+        if temperature is not None:
+            temperature = np.ascontiguousarray(np.broadcast_to(temperature, (N,)))
+        letters = (ctypes.c_void_p * len(coefficients))(*map(_pointer_or_null, coefficients))
+        self._loops.logit_gradient(
+            *map(ctypes.c_int64, (N, V, valid_vocab)),
+            *map(_pointer, (logits, max)),
+            ctypes.byref(letters),
+            *map(_pointer_or_null, (column_weight, dense)),
+            None if target is None else ctypes.c_void_p(target.ctypes.data),
+            ctypes.c_float(scale),
+            None if softcap is None else ctypes.byref(ctypes.c_float(softcap)),
+            _pointer_or_null(temperature),
+            _pointer(out),
+        )
+        return out
+
+    def input_gradient(self, logit_gradient: Floats, weight: Floats, valid_vocab: int) -> Floats:  # [N, H]
+        (N, V), H = logit_gradient.shape, weight.shape[1]
+
+        def segment(start: int, stop: int) -> Floats:
+            out = np.empty((N, H), dtype=np.float32)
+            self._loops.segment_input_gradient(
+                *map(ctypes.c_int64, (N, H, V)),
+                *map(_pointer, (logit_gradient, weight)),
+                *map(ctypes.c_int64, (start, _columns(start, stop))),
+                _pointer(out),
+            )
+            return out
+
+        return _tree([segment(tiles[0][0], min(tiles[-1][1], valid_vocab)) for tiles in grid(V)], _sum)
+
+    def weight_gradient(self, logit_gradient: Floats, input: Floats, valid_vocab: int) -> Floats:  # [V, H]
+        (N, V), H = logit_gradient.shape, input.shape[1]
+        out = np.zeros((V, H), dtype=np.float32)
+        sizes = map(ctypes.c_int64, (N, H, V, valid_vocab))
+        self._loops.weight_gradient(*sizes, *map(_pointer, (logit_gradient, input, out)))
+        return out
+
+    def bias_gradient(self, logit_gradient: Floats, valid_vocab: int) -> Floats:  # [V]
+        out = np.zeros(logit_gradient.shape[1], dtype=np.float32)
+        sizes = map(ctypes.c_int64, (*logit_gradient.shape, valid_vocab))
+        self._loops.bias_gradient(*sizes, *map(_pointer, (logit_gradient, out)))
         return out
 
     # --- A caller's floating-point mode: for tests, no part of the page -----------------------------------------------
@@ -149,11 +265,31 @@ def grid(V: int) -> list[list[tuple[int, int]]]:
     return [[(start, min(start + 512, stop)) for start in range(first, stop, 512)] for first, stop in segments]
 
 
+def _columns(start: int, stop: int) -> int:
+    """How many a tile or segment has; none where it is masked, and so stops before it starts."""
+    return max(stop - start, 0)
+
+
+def _tree(leaves: Sequence[Node], join: Callable[[Node, Node], Node], most: int = 16) -> Node:
+    """The node over at most `most` leaves, of which the first one exists: those that don't are on the right."""
+    if most == 1:
+        return leaves[0]
+    left = _tree(leaves[: most // 2], join, most // 2)
+    right = leaves[most // 2 :]
+    return join(left, _tree(right, join, most // 2)) if right else left
+
+
+def _sum(a: Floats, b: Floats) -> Floats:
+    with np.errstate(all="ignore"):  # infinities and NaN are among the values
+        return np.add(a, b, dtype=np.float32)
+
+
 def to_floats(values: NDArray[Any], bfloat16: bool = False) -> Floats:
-    """Elements widened exactly, C-contiguous; those of a bfloat16 array come as its 16-bit integers."""
+    """Elements as floats, C-contiguous: fp64 rounded, others exact; a bfloat16 array comes as its 16-bit integers."""
     if bfloat16:
         return (np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return np.ascontiguousarray(values, dtype=np.float32)
+    with np.errstate(over="ignore"):  # an fp64 element may be too large
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
 def canonical(values: Floats) -> Floats:
@@ -210,3 +346,7 @@ def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
     assert array.dtype == np.float32, array.dtype
     assert array.flags.c_contiguous, array.strides
     return ctypes.c_void_p(array.ctypes.data)
+
+
+def _pointer_or_null(array: NDArray[Any] | None) -> ctypes.c_void_p | None:
+    return None if array is None else _pointer(array)

@@ -159,7 +159,11 @@ def _readable(dense: Tensor | None) -> Tensor | None:
     """The dense matrix in a dtype that the extension reads."""
     if dense is None:
         return None
-    return _plain(dense if dense.dtype in (torch.float32, *SIXTEEN_BIT) else dense.float())
+    if dense.dtype in (torch.float32, *SIXTEEN_BIT):
+        return _plain(dense)
+    narrow = torch.empty(dense.shape)
+    _module().narrow(_plain(dense).reshape(-1).contiguous(), narrow.view(-1))  # in the published rounding mode
+    return narrow
 
 
 def _column(coefficients: Tensor | None) -> Tensor | None:

@@ -10,14 +10,12 @@
 #include "scalar_bits.hpp"
 
 namespace cases {
-namespace {
 
 using steadysum::DType;
 
-constexpr float kPoison = -0x1.fbdbdap+100F;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+namespace {
 
-std::size_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::uint32_t bits_of(float x) {
     std::uint32_t bits;
@@ -25,11 +23,12 @@ std::uint32_t bits_of(float x) {
     return bits;
 }
 
-// --- Elements
-// -----------------------------------------------------------------------------------------------------------
-int below(std::mt19937& random, int limit) {  // std::uniform_int_distribution differs between libraries
-    return static_cast<int>(random() % static_cast<unsigned>(limit));
-}
+}  // namespace
+
+// --- Elements ---
+std::int64_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+int below(std::mt19937& random, int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); }
 
 float draw_float(Values values, std::mt19937& random) {
     // The sum of four uniform numbers is normal enough.
@@ -49,6 +48,8 @@ float draw_float(Values values, std::mt19937& random) {
         default: return x;
     }
 }
+
+namespace {
 
 std::uint16_t draw_half(Values values, std::mt19937& random) {
     const auto sign = static_cast<unsigned>(below(random, 2)) << 15;
@@ -85,7 +86,9 @@ void store_infinity(void* to, DType dtype, bool negative) {
 
 const char* name(DType dtype) { return dtype == DType::f32 ? "f32" : dtype == DType::bf16 ? "bf16" : "f16"; }
 
-// Equal bits, or, where bits of a NaN aren't promised, both NaN.
+}  // namespace
+
+// --- Comparison ---
 bool same(float found, float expected, bool nan_bits_promised) {
     if (bits_of(found) == bits_of(expected)) return true;
     return !nan_bits_promised && std::isnan(found) && std::isnan(expected);
@@ -103,18 +106,17 @@ std::string compare(const char* what, const std::vector<float>& found, const std
     return "";
 }
 
-}  // namespace
-
+// --- Cases ---
 std::string describe(const Case& c) {
     char text[240];
     std::snprintf(text, sizeof text,
                   "N=%lld H=%lld V=%lld valid=%lld %s layouts=%d,%d values=%d bias=%lld%s scale=%g softcap=%g "
-                  "temperature=%d target=%d weighted=%d logits=%d seed=%u",
+                  "temperature=%d target=%d weighted=%d ties=%d logits=%d seed=%u",
                   static_cast<long long>(c.rows), static_cast<long long>(c.depth), static_cast<long long>(c.vocabulary),
                   static_cast<long long>(c.valid), name(c.dtype), static_cast<int>(c.input), static_cast<int>(c.weight),
                   static_cast<int>(c.values), static_cast<long long>(c.bias_stride), c.bias_in_f32 ? "f32" : "",
-                  c.scale, c.softcap, static_cast<int>(c.temperature), c.wants_target, c.wants_weighted, c.wants_logits,
-                  c.seed);
+                  c.scale, c.softcap, static_cast<int>(c.temperature), c.wants_target, c.wants_weighted, c.wants_ties,
+                  c.wants_logits, c.seed);
     return text;
 }
 
@@ -148,7 +150,37 @@ Case draw(unsigned seed) {
     c.wants_target = below(random, 2) == 0;
     c.wants_weighted = below(random, 2) == 0;
     c.wants_logits = below(random, 2) == 0;
+    c.wants_ties = !c.wants_weighted && below(random, 2) == 0;
     return c;
+}
+
+steadysum::Matrix lay_out(Buffer& buffer, Shape shape, Layout layout, DType dtype, Values values,
+                          std::mt19937& random) {
+    const auto [rows, columns] = shape;
+    std::int64_t row_stride = columns;
+    std::int64_t column_stride = 1;
+    std::int64_t before = 0;  // elements in front of the first one
+    switch (layout) {
+        case Layout::contiguous: break;
+        case Layout::transposed: row_stride = 1, column_stride = rows; break;
+        case Layout::padded: row_stride = columns + 3, before = 1; break;
+        case Layout::sparse: row_stride = 2 * columns, column_stride = 2; break;
+        case Layout::reversed_rows: row_stride = -columns; break;
+        case Layout::reversed_columns: column_stride = -1; break;
+        case Layout::repeated_rows: row_stride = 0; break;
+        case Layout::repeated_elements: row_stride = 1, column_stride = 0; break;
+    }
+    if (rows == 0 || columns == 0)  // as torch passes it: no memory at all, and strides of at least 1
+        return {nullptr, dtype, rows, columns, std::max<std::int64_t>(std::abs(row_stride), 1), 1};
+    const std::int64_t row_span = (rows - 1) * row_stride;
+    const std::int64_t column_span = (columns - 1) * column_stride;
+    const std::int64_t first = before + std::max<std::int64_t>(-row_span, 0) + std::max<std::int64_t>(-column_span, 0);
+    const std::int64_t elements = before + std::abs(row_span) + std::abs(column_span) + 1;
+    const auto width = bytes_per_element(dtype);
+    buffer.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(elements * width));
+    for (std::int64_t i = 0; i < elements; ++i) store(buffer.bytes.get() + i * width, dtype, values, random);
+    buffer.first = buffer.bytes.get() + first * width;
+    return {buffer.first, dtype, rows, columns, row_stride, column_stride};
 }
 
 Outputs::Outputs(const Case& c) {
@@ -156,14 +188,16 @@ Outputs::Outputs(const Case& c) {
     max.assign(rows, kPoison);
     sum_exp.assign(rows, kPoison);
     if (c.wants_weighted) weighted_sum.assign(rows, kPoison);
+    if (c.wants_ties) ties.assign(rows, kPoison);
     if (c.wants_target) target_logit.assign(rows, kPoison);
     if (c.wants_logits) logits.assign(rows * static_cast<std::size_t>(c.vocabulary), kPoison);
 }
 
 Example::Example(const Case& described) : c(described), expected_(described) {
     std::mt19937 random(c.seed);
-    input_ = lay_out(input_buffer_, c.rows, c.input, random);
-    weight_ = lay_out(weight_buffer_, c.vocabulary, c.weight, random);
+    input_ = lay_out(input_buffer_, {c.rows, c.depth}, c.input, c.dtype, c.values, random);
+    if (c.values == Values::wild) add_infinities(random);
+    weight_ = lay_out(weight_buffer_, {c.vocabulary, c.depth}, c.weight, c.dtype, c.values, random);
     fill_bias(random);
     if (c.temperature == Temperature::one) temperature_ = {0.7F};
     if (c.temperature == Temperature::per_row)
@@ -180,52 +214,28 @@ Example::Example(const Case& described) : c(described), expected_(described) {
         expected_.max[i] = s.max;
         expected_.sum_exp[i] = s.sum;
         if (c.wants_weighted) expected_.weighted_sum[i] = s.weighted;
+        if (c.wants_ties) expected_.ties[i] = scalar::row_sums(p, {}, row, z, s.max).ties;
         if (c.wants_target) expected_.target_logit[i] = z[static_cast<std::size_t>(target_[i])];
         if (c.wants_logits)
             std::copy(z.begin(), z.end(), expected_.logits.begin() + static_cast<std::ptrdiff_t>(i * z.size()));
     }
 }
 
-steadysum::Matrix Example::lay_out(Buffer& buffer, std::int64_t rows, Layout layout, std::mt19937& random) const {
-    const std::int64_t columns = c.depth;
-    std::int64_t row_stride = columns;
-    std::int64_t column_stride = 1;
-    std::int64_t before = 0;  // elements in front of the first one
-    switch (layout) {
-        case Layout::contiguous: break;
-        case Layout::transposed: row_stride = 1, column_stride = rows; break;
-        case Layout::padded: row_stride = columns + 3, before = 1; break;
-        case Layout::sparse: row_stride = 2 * columns, column_stride = 2; break;
-        case Layout::reversed_rows: row_stride = -columns; break;
-        case Layout::reversed_columns: column_stride = -1; break;
-        case Layout::repeated_rows: row_stride = 0; break;
-        case Layout::repeated_elements: row_stride = 1, column_stride = 0; break;
-    }
-    if (rows == 0 || columns == 0)  // as torch passes it: no memory at all, and strides of at least 1
-        return {nullptr, c.dtype, rows, columns, std::max<std::int64_t>(std::abs(row_stride), 1), 1};
-    const std::int64_t row_span = (rows - 1) * row_stride;
-    const std::int64_t column_span = (columns - 1) * column_stride;
-    const std::int64_t first = before + std::max<std::int64_t>(-row_span, 0) + std::max<std::int64_t>(-column_span, 0);
-    const std::int64_t elements = before + std::abs(row_span) + std::abs(column_span) + 1;
-    const auto width = static_cast<std::int64_t>(bytes_per_element(c.dtype));
-    buffer.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(elements * width));
-    for (std::int64_t i = 0; i < elements; ++i) store(buffer.bytes.get() + i * width, c.dtype, c.values, random);
-    buffer.first = buffer.bytes.get() + first * width;
-    // An infinity in one input row in eight. (In weight it would be in every row.)
-    if (c.values == Values::wild && &buffer == &input_buffer_)
-        for (std::int64_t row = 0; row < rows; ++row)
-            if (below(random, 8) == 0)
-                store_infinity(
-                    static_cast<std::byte*>(buffer.first) +
-                        (row * row_stride + below(random, static_cast<int>(columns)) * column_stride) * width,
-                    c.dtype, below(random, 2) == 0);
-    return {buffer.first, c.dtype, rows, columns, row_stride, column_stride};
+// In one row in eight. (In weight they would be in every row.)
+void Example::add_infinities(std::mt19937& random) {
+    for (std::int64_t row = 0; row < c.rows && c.depth > 0; ++row)
+        if (below(random, 8) == 0) {
+            const std::int64_t column = below(random, static_cast<int>(c.depth));
+            const std::int64_t at = row * input_.row_stride + column * input_.column_stride;
+            store_infinity(static_cast<std::byte*>(input_buffer_.first) + at * bytes_per_element(c.dtype), c.dtype,
+                           below(random, 2) == 0);
+        }
 }
 
 void Example::fill_bias(std::mt19937& random) {
     if (c.bias_stride == 0) return;
     const DType dtype = c.bias_in_f32 ? DType::f32 : c.dtype;
-    const auto width = static_cast<std::int64_t>(bytes_per_element(dtype));
+    const auto width = bytes_per_element(dtype);
     const std::int64_t span = (c.vocabulary - 1) * std::abs(c.bias_stride);
     bias_buffer_.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>((span + 1) * width));
     for (std::int64_t i = 0; i <= span; ++i) {
@@ -254,6 +264,7 @@ steadysum::Problem Example::problem(Outputs& out) const {
     p.max = out.max.data();
     p.sum_exp = out.sum_exp.data();
     if (c.wants_weighted) p.weighted_sum = out.weighted_sum.data();
+    if (c.wants_ties) p.ties = out.ties.data();
     if (c.wants_target) {
         p.target = target_.data();
         p.target_logit = out.target_logit.data();
@@ -271,6 +282,7 @@ std::string Example::difference(const Outputs& out) const {
     look("max", out.max, expected_.max, true);
     look("sum_exp", out.sum_exp, expected_.sum_exp, true);
     look("weighted_sum", out.weighted_sum, expected_.weighted_sum, true);
+    look("ties", out.ties, expected_.ties, false);
     look("target_logit", out.target_logit, expected_.target_logit, false);
     look("logits", out.logits, expected_.logits, false);
     return first;

@@ -1,5 +1,6 @@
 // Drawn problems with operands in buffers of exactly the needed size, so that the address sanitizer sees any read
-// beyond them; their expected outputs from the scalar definition; and the comparison, bit for bit.
+// beyond them; their expected outputs from the scalar definition; and the comparison, bit for bit. Not here: gradients
+// (gradient_cases.hpp).
 #pragma once
 
 #include <cstddef>
@@ -36,6 +37,32 @@ inline constexpr int kValues = 4;
 
 enum class Temperature { none, one, per_row };
 
+// A matrix's memory.
+struct Buffer {
+    std::unique_ptr<std::byte[]> bytes;
+    void* first = nullptr;  // element (0, 0)
+};
+struct Shape {
+    std::int64_t rows;
+    std::int64_t columns;
+};
+// Fills the buffer with a drawn matrix.
+steadysum::Matrix lay_out(Buffer& buffer, Shape shape, Layout layout, steadysum::DType dtype, Values values,
+                          std::mt19937& random);
+std::int64_t bytes_per_element(steadysum::DType dtype);
+
+int below(std::mt19937& random, int limit);  // std::uniform_int_distribution differs between libraries
+float draw_float(Values values, std::mt19937& random);
+
+// What outputs hold before the call: a number that no result may be.
+inline constexpr float kPoison = -0x1.fbdbdap+100F;
+
+// Equal bits, or, where bits of a NaN aren't promised, both NaN.
+bool same(float found, float expected, bool nan_bits_promised);
+// Empty when all are the same, else the first difference.
+std::string compare(const char* what, const std::vector<float>& found, const std::vector<float>& expected,
+                    bool nan_bits_promised);
+
 struct Case {
     std::int64_t rows = 1;        // N
     std::int64_t depth = 1;       // H
@@ -52,18 +79,20 @@ struct Case {
     Temperature temperature = Temperature::none;
     bool wants_target = false;
     bool wants_weighted = false;
+    bool wants_ties = false;  // not together with weighted
     bool wants_logits = false;
     unsigned seed = 0;
 };
 std::string describe(const Case& c);
 Case draw(unsigned seed);
 
-// The caller's outputs, of exactly the needed size, full of a number that no result may hold.
+// The caller's outputs, of exactly the needed size.
 struct Outputs {
     explicit Outputs(const Case& c);
     std::vector<float> max;
     std::vector<float> sum_exp;
     std::vector<float> weighted_sum;
+    std::vector<float> ties;
     std::vector<float> target_logit;
     std::vector<float> logits;
 };
@@ -81,12 +110,7 @@ class Example {
     [[nodiscard]] const Outputs& expected() const { return expected_; }
 
    private:
-    struct Buffer {
-        std::unique_ptr<std::byte[]> bytes;
-        void* first = nullptr;  // element (0, 0)
-    };
-    [[nodiscard]] steadysum::Matrix lay_out(Buffer& buffer, std::int64_t rows, Layout layout,
-                                            std::mt19937& random) const;
+    void add_infinities(std::mt19937& random);
     void fill_bias(std::mt19937& random);
 
     Buffer input_buffer_;

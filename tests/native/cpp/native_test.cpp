@@ -1,7 +1,8 @@
 // The kernel's test program, without Python: concurrent callers on std::thread, every variant, ragged and strided
 // operands, a fork, and a caller's own floating-point mode, each against the scalar definition, bit for bit. Meant to
 // run under the address, undefined-behaviour and thread sanitizers (`make native-test`); built without one it is a
-// quick test. Not here: accuracy (function_errors.cpp), Python bindings (tests/kernels).
+// quick test. The tests of the gradients, which it runs as well, are in gradient_tests.hpp. Not here: accuracy
+// (function_errors.cpp), Python bindings (tests/kernels).
 //
 //     native_test [part of a test's name]
 #include <sys/wait.h>
@@ -31,16 +32,11 @@
 #include "cases.hpp"
 #include "checks.hpp"
 #include "dispatch.hpp"
+#include "gradient_tests.hpp"
 #include "log.hpp"
 #include "run.hpp"
 #include "scalar_bits.hpp"
-
-namespace steadysum {
-extern const TileKernel kernel_portable16;
-#if defined(__x86_64__)
-extern const TileKernel kernel_avx512_emulated;
-#endif
-}  // namespace steadysum
+#include "variants.hpp"
 
 // The kernel's scratch memory starts out as NaN: what is read before it is written shows in a result.
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
@@ -63,21 +59,6 @@ using cases::Values;
 using checks::expect;
 using steadysum::DType;
 using steadysum::TileKernel;
-
-// What this processor runs, and the AVX-512 variant's source and blocking in two forms that run without it.
-std::vector<const TileKernel*> variants() {
-    std::vector<const TileKernel*> all = steadysum::runnable_kernels();
-#if defined(__x86_64__)
-    if (all.size() > 1) all.push_back(&steadysum::kernel_avx512_emulated);  // uses AVX2's conversions
-#endif
-    all.push_back(&steadysum::kernel_portable16);
-    return all;
-}
-
-bool runs_here(const TileKernel* variant) {
-    const std::vector<const TileKernel*> runnable = steadysum::runnable_kernels();
-    return std::find(runnable.begin(), runnable.end(), variant) != runnable.end();
-}
 
 // Runs an example on the variant that is chosen at the time.
 void check(const Example& example, int threads, const std::string& where) {
@@ -387,6 +368,8 @@ void an_unknown_variant_is_refused_by_name() {
     }
 }
 
+using namespace gradient_tests;
+
 struct Test {
     const char* name;
     void (*run)();
@@ -394,13 +377,27 @@ struct Test {
 #define TEST(name) \
     Test { #name, name }
 constexpr Test kTests[] = {
-    TEST(an_unknown_variant_is_refused_by_name),      TEST(functions_over_arrays_have_the_published_bits),
-    TEST(merging_partials_has_the_published_bits),    TEST(drawn_problems_have_the_published_bits),
-    TEST(every_layout_has_the_published_bits),        TEST(empty_dimensions_are_fine),
-    TEST(thread_counts_do_not_change_bits),           TEST(problems_of_one_call_do_not_touch_each_other),
-    TEST(large_problems_are_cut_without_a_trace),     TEST(softmax_has_the_published_bits),
-    TEST(concurrent_callers_get_the_published_bits),  TEST(a_child_of_fork_has_threads_of_its_own),
-    TEST(a_fork_while_other_threads_run_is_survived), TEST(the_callers_floating_point_mode_neither_enters_nor_changes),
+    TEST(an_unknown_variant_is_refused_by_name),
+    TEST(functions_over_arrays_have_the_published_bits),
+    TEST(merging_partials_has_the_published_bits),
+    TEST(drawn_problems_have_the_published_bits),
+    TEST(every_layout_has_the_published_bits),
+    TEST(empty_dimensions_are_fine),
+    TEST(thread_counts_do_not_change_bits),
+    TEST(problems_of_one_call_do_not_touch_each_other),
+    TEST(large_problems_are_cut_without_a_trace),
+    TEST(softmax_has_the_published_bits),
+    TEST(concurrent_callers_get_the_published_bits),
+    TEST(a_child_of_fork_has_threads_of_its_own),
+    TEST(a_fork_while_other_threads_run_is_survived),
+    TEST(the_callers_floating_point_mode_neither_enters_nor_changes),
+    TEST(drawn_gradients_have_the_published_bits),
+    TEST(every_choice_of_coefficients_has_the_published_bits),
+    TEST(every_layout_has_the_published_gradients),
+    TEST(thread_counts_do_not_change_gradients),
+    TEST(wide_vocabularies_have_the_published_gradients),
+    TEST(concurrent_callers_get_the_published_gradients),
+    TEST(the_callers_floating_point_mode_does_not_enter_gradients),
 };
 #undef TEST
 

@@ -83,6 +83,66 @@ float moved(const Partial& x, float M, float f) {
     return f * std::fma(x.sum, x.max - M, x.weighted);
 }
 
+std::vector<float> widened(const steadysum::Matrix& m) {
+    std::vector<float> elements;
+    for (std::int64_t row = 0; row < m.rows; ++row)
+        for (std::int64_t column = 0; column < m.columns; ++column) elements.push_back(element(m, row, column));
+    return elements;
+}
+
+// --- The grid and the fold ---
+struct Columns {
+    std::int64_t begin;
+    std::int64_t end;
+};
+
+std::vector<Columns> segments_of(std::int64_t V) {
+    const std::int64_t width = V >= 8192 ? (V + 15) / 16 : 512;
+    std::vector<Columns> segments;
+    for (std::int64_t begin = 0; begin < V; begin += width) segments.push_back({begin, std::min(begin + width, V)});
+    return segments;
+}
+
+// The tree of 16 leaves: absent ones are on the right, so a last node without a neighbour moves up as it is.
+template <typename Node, typename Join>
+Node tree(std::vector<Node> nodes, Join&& join) {
+    while (nodes.size() > 1) {
+        std::vector<Node> parents;
+        for (std::size_t i = 0; i < nodes.size(); i += 2)
+            parents.push_back(i + 1 < nodes.size() ? join(nodes[i], nodes[i + 1]) : nodes[i]);
+        nodes = parents;
+    }
+    return nodes[0];
+}
+
+// Joins in the fold's order what of_tile(begin, size) finds for each tile's unmasked columns.
+template <typename OfTile, typename Join>
+auto over_tiles(const steadysum::Problem& problem, OfTile&& of_tile, Join&& join) {
+    using Node = decltype(of_tile(std::int64_t{}, std::int64_t{}));
+    std::vector<Node> leaves;
+    for (const Columns& segment : segments_of(problem.vocabulary())) {
+        Node folded{};
+        for (std::int64_t at = segment.begin; at < segment.end; at += 512) {
+            const std::int64_t unmasked = std::min({at + 512, segment.end, problem.valid_columns});
+            const Node found = of_tile(at, std::max<std::int64_t>(unmasked - at, 0));
+            folded = at == segment.begin ? found : join(folded, found);
+        }
+        leaves.push_back(folded);
+    }
+    return tree(leaves, join);
+}
+
+// The sum over blocks of 128: the first one's, to which the others are added; +0 where there is none.
+template <typename OfBlock>
+float by_blocks(std::int64_t begin, std::int64_t end, OfBlock&& of_block) {
+    float sum = 0.0F;
+    for (std::int64_t at = begin; at < end; at += 128) {
+        const float value = of_block(at, std::min(at + 128, end));
+        sum = at == begin ? value : sum + value;
+    }
+    return sum;
+}
+
 float canonical(float x) { return std::isnan(x) ? kNaN : x; }
 
 }  // namespace
@@ -175,27 +235,114 @@ std::vector<float> logits(const steadysum::Problem& problem, std::int64_t row) {
 }
 
 Partial statistics(const steadysum::Problem& problem, const std::vector<float>& logits) {
-    const std::int64_t V = problem.vocabulary();
-    const std::int64_t segment = V >= 8192 ? (V + 15) / 16 : 512;
-    std::vector<Partial> nodes;
-    for (std::int64_t begin = 0; begin < V; begin += segment) {
-        const std::int64_t end = std::min(begin + segment, V);
-        Partial folded{};
-        for (std::int64_t at = begin; at < end; at += 512) {
-            const std::int64_t unmasked = std::min({at + 512, end, problem.valid_columns});
-            const Partial p = tile(logits.data() + at, std::max<std::int64_t>(unmasked - at, 0));
-            folded = at == begin ? p : merge(folded, p);
+    return over_tiles(
+        problem, [&](std::int64_t begin, std::int64_t size) { return tile(logits.data() + begin, size); }, merge);
+}
+
+RowSums row_sums(const steadysum::Problem& problem, const steadysum::RowOperands& operands, std::int64_t row,
+                 const std::vector<float>& logits, float max) {
+    const auto of_tile = [&](std::int64_t begin, std::int64_t size) {
+        std::array<std::array<float, 16>, 5> sums{};
+        for (std::int64_t j = 0; j < size; ++j) {
+            const std::int64_t column = begin + j;
+            const float z = logits[static_cast<std::size_t>(column)];
+            const float d = z - max;
+            const float w = operands.column_weight == nullptr ? 1.0F : operands.column_weight[column];
+            const float q = operands.dense == nullptr ? 0.0F : element(*operands.dense, row, column);
+            const std::array<float, 5> terms{z == max ? 1.0F : 0.0F, w * d, w * q, (w * q) * d, q * exp(d)};
+            for (std::size_t sum = 0; sum < terms.size(); ++sum) {
+                float& a = sums[sum][static_cast<std::size_t>(j % 16)];
+                a = a + terms[sum];
+            }
         }
-        nodes.push_back(folded);
+        return RowSums{pairwise(sums[0]), pairwise(sums[1]), pairwise(sums[2]), pairwise(sums[3]), pairwise(sums[4])};
+    };
+    const auto add = [](const RowSums& a, const RowSums& b) {
+        return RowSums{a.ties + b.ties, a.column_sum + b.column_sum, a.dense_total + b.dense_total,
+                       a.dense_sum + b.dense_sum, a.dense_exp + b.dense_exp};
+    };
+    RowSums sums = over_tiles(problem, of_tile, add);
+    if (std::isnan(max)) sums.ties = kNaN;  // carried with the partials, all of whose sums are then NaN
+    return sums;
+}
+
+std::vector<float> logit_gradient(const steadysum::Problem& problem, const steadysum::RowOperands& operands,
+                                  const steadysum::RowTerms& terms, std::int64_t row, const std::vector<float>& logits,
+                                  float max) {
+    const auto& options = problem.epilogue;
+    std::vector<float> result;
+    for (std::int64_t j = 0; j < problem.valid_columns; ++j) {
+        const float z = logits[static_cast<std::size_t>(j)];
+        const float w = operands.column_weight == nullptr ? 1.0F : operands.column_weight[j];
+        const float q = operands.dense == nullptr ? 0.0F : element(*operands.dense, row, j);
+        const float d = z - max;
+        const float e = exp(d);
+        float g = 0.0F;
+        if (terms.exp != nullptr) {
+            const float A = terms.exp[row];
+            g = terms.slope == nullptr || e == 0.0F ? e * A : e * std::fma(terms.slope[row], d, A);
+            if (terms.center != nullptr) g = g * (q - terms.center[row]);
+            if (terms.keep_above != nullptr && e < terms.keep_above[row]) g = 0.0F;
+        }
+        if (terms.column != nullptr) g = std::fma(terms.column[row], w, g);
+        if (terms.dense != nullptr) g = std::fma(terms.dense[row] * w, q, g);
+        if (terms.tie != nullptr && z == max) g = g + terms.tie[row];
+        if (terms.target != nullptr && problem.target[row] == j) g = g + terms.target[row];
+        const float* temperature = options.temperature;
+        if (temperature != nullptr && options.temperature_per_row) temperature += row;
+        if (temperature != nullptr) g = g / *temperature;
+        if (options.softcap != 0.0F) {
+            const float c = temperature != nullptr ? z * *temperature : z;
+            const float u = c / options.softcap;
+            g = g * std::fma(-u, u, 1.0F);
+        }
+        if (options.scale != 1.0F) g = g * options.scale;
+        result.push_back(g);
     }
-    // The tree of 16 leaves: absent ones are on the right, so a last node without a neighbour moves up as it is.
-    while (nodes.size() > 1) {
-        std::vector<Partial> parents;
-        for (std::size_t i = 0; i < nodes.size(); i += 2)
-            parents.push_back(i + 1 < nodes.size() ? merge(nodes[i], nodes[i + 1]) : nodes[i]);
-        nodes = parents;
+    return result;
+}
+
+Gradients gradients(const steadysum::Problem& problem, const std::vector<std::vector<float>>& logit_gradients) {
+    const std::int64_t H = problem.depth();
+    const auto G = [&](std::int64_t i, std::int64_t j) {
+        return logit_gradients[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+    };
+    const auto add = [](float a, float b) { return a + b; };
+    const auto at = [&](const std::vector<float>& elements, std::int64_t row, std::int64_t h) {
+        return elements[static_cast<std::size_t>(row * H + h)];
+    };
+    const std::vector<float> input = widened(problem.input);
+    const std::vector<float> weight = widened(problem.weight);
+    Gradients result;
+    for (std::int64_t i = 0; i < problem.rows(); ++i)
+        for (std::int64_t h = 0; h < H; ++h) {
+            const auto chain = [&](std::int64_t begin, std::int64_t end) {
+                float c = 0.0F;
+                for (std::int64_t j = begin; j < end; ++j) c = std::fma(G(i, j), at(weight, j, h), c);
+                return c;
+            };
+            std::vector<float> segments;
+            for (const Columns& segment : segments_of(problem.vocabulary()))
+                segments.push_back(by_blocks(segment.begin, std::min(segment.end, problem.valid_columns), chain));
+            result.input.push_back(tree(segments, add));
+        }
+    for (std::int64_t j = 0; j < problem.valid_columns; ++j) {
+        for (std::int64_t h = 0; h < H; ++h)
+            result.weight.push_back(by_blocks(0, problem.rows(), [&](std::int64_t begin, std::int64_t end) {
+                float c = 0.0F;
+                for (std::int64_t i = begin; i < end; ++i) c = std::fma(G(i, j), at(input, i, h), c);
+                return c;
+            }));
+        result.bias.push_back(by_blocks(0, problem.rows(), [&](std::int64_t begin, std::int64_t end) {
+            std::array<float, 16> sums{};
+            for (std::int64_t i = begin; i < end; ++i) {
+                float& a = sums[static_cast<std::size_t>(i % 16)];
+                a = a + G(i, j);
+            }
+            return pairwise(sums);
+        }));
     }
-    return nodes[0];
+    return result;
 }
 
 }  // namespace scalar
