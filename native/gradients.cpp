@@ -296,7 +296,7 @@ void GradientWork::by_segments(const Problem& problem, bool was_kept, const RowO
     const TileKernel& kernel = kept.kernel;
     const std::int64_t hidden = problem.depth();
     const bool wants_input = results.input != nullptr && hidden > 0;
-    const bool sparse = terms.keep_above != nullptr;
+    const bool sparse = terms.keep_above != nullptr && terms.column == nullptr;
 
     // A participant's scratch: a block of weight, or a panel of the dense matrix.
     const std::int64_t sparse_floats = sparse ? kBlock * kernel.padded_hidden(hidden) : 0;

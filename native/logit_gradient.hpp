@@ -67,11 +67,11 @@ inline Vec entry(const RowTerms& terms, const RowLanes& r, Vec z, Vec column_wei
         else
             g = e * r.exp;
         if (terms.center != nullptr) g = g * (q - r.center);
+        if (terms.keep_above != nullptr) g = select(e < r.keep_above, zero(), g);
     }
     if (terms.column != nullptr) g = fma(r.column, column_weight, g);
     if (terms.dense != nullptr) g = fma(r.dense * column_weight, q, g);
     if (terms.tie != nullptr) g = select(z == r.max, g + r.tie, g);
-    if (terms.keep_above != nullptr) g = select(e < r.keep_above, zero(), g);
     return g;
 }
 

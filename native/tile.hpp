@@ -148,8 +148,9 @@ inline void compute_tile(const TileTask& task) {
             }
             std::int64_t summed = columns;
             if (armed(Trap::tail_counts_as_zero)) {
-                for (std::int64_t c = columns; c < kTileColumns; ++c) store(logits + c * kPanelRows + lane, zero());
-                summed = kTileColumns;
+                for (std::int64_t c = columns; c < task.panel_columns; ++c)
+                    store(logits + c * kPanelRows + lane, zero());
+                summed = task.panel_columns;
             }
             if (chunk.max != nullptr) store_partial(task, row + lane, partial(problem, logits + lane, summed, present));
         }

@@ -127,7 +127,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """What is printed between the parentheses: the options that aren't at their defaults, and the sizes."""
+        """What is printed between the parentheses: the sizes and the options."""
         shown = {
             "in_features": self.linear.in_features,
             "num_classes": self.num_classes,

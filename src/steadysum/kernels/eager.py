@@ -332,18 +332,19 @@ def _logit_gradient(
         if terms.slope is not None:
             g += (terms.slope[:, None] * distance).masked_fill_(e == 0, 0.0)
         g *= e
-    if call.dense is not None:
-        q = call.dense[:, columns].to(call.dtype)
-        if terms.center is not None:
-            g *= q - terms.center[:, None]
-        if terms.dense is not None:
-            g += _weighted(call, terms.dense[:, None] * q, columns)
+    q = None if call.dense is None else call.dense[:, columns].to(call.dtype)
+    if terms.center is not None:
+        assert q is not None
+        g *= q - terms.center[:, None]
+    if terms.keep_above is not None:
+        g.masked_fill_(e < terms.keep_above[:, None], 0.0)
+    if terms.dense is not None:
+        assert q is not None
+        g += _weighted(call, terms.dense[:, None] * q, columns)
     if terms.column is not None:
         g += _weighted(call, terms.column[:, None].expand_as(g), columns)
     if terms.tie is not None:
         g += torch.where(z == largest[:, None], terms.tie[:, None], 0.0)
-    if terms.keep_above is not None:
-        g.masked_fill_(e < terms.keep_above[:, None], 0.0)
     if terms.target is not None:
         assert call.target is not None
         inside, local = _targets(call.target, columns.start, columns.stop)

@@ -36,7 +36,7 @@ class LogitGradient(NamedTuple):
     dense: Tensor | None = None
     tie: Tensor | None = None
     target: Tensor | None = None
-    keep_above: Tensor | None = None  # entries with e_ij < keep_above_i lose all terms but target's (gradient filter)
+    keep_above: Tensor | None = None  # where e_ij < keep_above_i, the first line counts as 0 (gradient filter)
 
 
 class Wanted(NamedTuple):

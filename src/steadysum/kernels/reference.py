@@ -142,17 +142,18 @@ def _logit_gradient(call: Operands, z: Tensor, largest: Tensor, terms: LogitGrad
     if terms.slope is not None:
         g = g + torch.where(e == 0, 0.0, e * rows(terms.slope) * d)
     w = _column_weight(call)
-    if call.dense is not None:
-        q = call.dense[:, : call.valid_vocab].double()
-        if terms.center is not None:
-            g = g * (q - rows(terms.center))
+    q = None if call.dense is None else call.dense[:, : call.valid_vocab].double()
+    if terms.center is not None:
+        assert q is not None
+        g = g * (q - rows(terms.center))
+    if terms.keep_above is not None:
+        g = torch.where(e < rows(terms.keep_above), 0.0, g)
+    if q is not None:
         g = g + rows(terms.dense) * w * q
     if terms.column is not None:
         g = g + rows(terms.column) * w
     if terms.tie is not None:
         g = g + torch.where(z.to(largest.dtype) == largest[:, None], rows(terms.tie), 0.0)
-    if terms.keep_above is not None:
-        g = torch.where(e < rows(terms.keep_above), 0.0, g)
     if terms.target is not None:
         assert call.target is not None
         g[torch.arange(call.size, device=g.device), call.target] += terms.target.double()

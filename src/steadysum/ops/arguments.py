@@ -8,6 +8,7 @@ Not here: choosing a kernel, computing anything.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ __all__ = [
     "check_target",
     "column",
     "empty_column",
+    "in_shape",
     "first_bad",
     "leading_shape",
     "operands",
@@ -220,7 +222,13 @@ def empty_column(arguments: Arguments) -> Tensor:
 
 def column(arguments: Arguments, values: Tensor) -> Tensor:
     """One value per row [N] as operators return it: in the leading shape, rounded to the dtype of the statistics."""
-    return values.to(statistics_dtype(arguments.input.dtype)).reshape(leading_shape(arguments))
+    return in_shape(values.to(statistics_dtype(arguments.input.dtype)), leading_shape(arguments))
+
+
+def in_shape(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Contiguous values in another shape, as a tensor of its own: autograd lets nobody write into views of results."""
+    reshaped: Tensor = torch.ops.aten._unsafe_view(values, list(shape))
+    return reshaped
 
 
 def rows(values: Tensor) -> Tensor:

@@ -103,7 +103,8 @@ def linear_cross_entropy(
 
     Args:
         input: [..., H] in fp32, bf16, fp16 or fp64; torch takes [H] and [N, H] alone. Under autocast it and
-            linear_weight are rounded as torch.nn.functional.linear does it, and their gradients aren't.
+            linear_weight are rounded as torch.nn.functional.linear does it; their gradients aren't, but with
+            K-dimensional loss.
         linear_weight: [V, H] in the dtype of input. [V, d1, ..., dK, H], with input [N, H], is K-dimensional loss as in
             torch; its logits are stored whole, by torch, in fp32.
         target: class indices [...] (int64, int32, uint8), or, if it has the shape of the logits, class probabilities in
@@ -114,7 +115,8 @@ def linear_cross_entropy(
             probabilities) or "sum". Where all rows are ignored the mean is NaN, as in torch.
         ignore_index: class index of rows that take no part; None: -100. They are never computed, so that, unlike in
             torch, a NaN in one of them reaches nothing but its own logits.
-        label_smoothing: 0 to 1, the share of each target that is spread evenly over the classes.
+        label_smoothing: 0 to 1, the share of each target that is spread evenly over the classes. (torch takes negative
+            numbers and NaN, too, and computes something else with them.)
         options: torch's LinearCrossEntropyOptions are accepted, and mean nothing: chunks and accumulators aren't up to
             the caller, gradients always accumulate in fp32, and a graph can always be retained.
         z_loss: adds z_loss * (log-sum-exp of the logits)^2 to each row's loss, whatever its class weight; its part of a
@@ -122,12 +124,11 @@ def linear_cross_entropy(
         scale, softcap, valid_vocab: as in linear_max_sum. With valid_vocab the number of classes is valid_vocab.
         return_stats: also return LossStats.
         kernel: as in linear_max_sum.
-        gradient_filter: None, or eps: in the gradients, not in the loss, probabilities p_ij < eps count as 0, save for
-            the target's own term, so that whole tiles can be skipped. Up to rounding, with g_i the upstream gradient of
-            row i's loss and c_i the coefficient of its softmax (1 without class weights, label smoothing, z-loss), the
-            error of row i's gradient is at most |g_i c_i| * sum over {j: p_ij < eps} of p_ij ||W_j||, plus
-            label_smoothing / V of ||W_j|| for those j; that of W_j is |g_i c_i| p_ij ||x_i||, summed over
-            {i: p_ij < eps}.
+        gradient_filter: None, or eps: in the gradients, not in the loss, probabilities p_ij < eps count as 0, so that
+            their products can be skipped; what comes from the target itself stays. Up to rounding, with g_i the
+            upstream gradient of row i's loss and c_i the coefficient of its softmax (1 without class weights and
+            z-loss), the error of row i's gradient is at most |g_i c_i| * sum over {j: p_ij < eps} of p_ij ||W_j||; that
+            of W_j |g_i c_i| p_ij ||x_i||, summed over {i: p_ij < eps}. With label smoothing nothing is skipped.
 
     Returns:
         loss, or (loss, LossStats): fp32 (fp64 for fp64 operands), [] or, for "none", [...] with 0 in ignored rows. The
@@ -178,7 +179,7 @@ def linear_cross_entropy(
         return value
     if reduction == "none":
         largest, sum_exp, correct = found
-        tokens = value.detach()
+        tokens = value.detach().clone()
     else:
         largest, sum_exp, tokens, correct = found
     return value, LossStats(MaxSum(largest, sum_exp), tokens, correct)

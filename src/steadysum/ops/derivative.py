@@ -198,7 +198,7 @@ def restore(ctx: Any) -> list[Any]:
     return values
 
 
-def keep_kernel(arguments: tuple[Any, ...], dtype: torch.dtype | None = None) -> tuple[Any, ...]:
+def keep_kernel(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with the name of the kernel that runs now: backward may run in another thread or context.
 
     Not while torch.compile traces: there the kernel is chosen when the compiled code runs.
@@ -207,9 +207,7 @@ def keep_kernel(arguments: tuple[Any, ...], dtype: torch.dtype | None = None) ->
     if type(input) not in (Tensor, torch.nn.Parameter) or weight.dim() != 2 or input.dim() == 0:
         return arguments
     problem = Problem.of(input, weight)
-    wants = problem.wants | {"gradients"}
-    problem = replace(problem, wants=wants, dtype=input.dtype if dtype is None else dtype)
-    name = select(problem, arguments[KERNEL]).name
+    name = select(replace(problem, wants=problem.wants | {"gradients"}), arguments[KERNEL]).name
     return (*arguments[:KERNEL], name, *arguments[KERNEL + 1 :])
 
 

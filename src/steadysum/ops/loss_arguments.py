@@ -108,6 +108,8 @@ def accept_loss(
         isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, torch.SymInt))
     ):
         raise OperandTypeError("type of ignore_index", type(ignore_index).__name__, "int or None", "None is -100.")
+    if isinstance(ignore_index, int) and not -(2**63) <= ignore_index < 2**63:
+        raise RangeError("ignore_index", str(ignore_index), "an integer of 64 bits", "None is -100.")
     numbers: tuple[tuple[str, Any], ...] = (
         ("label_smoothing", label_smoothing),
         ("z_loss", z_loss),

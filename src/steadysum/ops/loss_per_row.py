@@ -12,6 +12,7 @@ from torch import Tensor
 
 from steadysum import _library
 from steadysum.errors import GradientError
+from steadysum.kernels.chunks import row_chunks
 from steadysum.kernels.gradients import LogitGradient, Wanted
 from steadysum.kernels.problem import Statistics
 from steadysum.kernels.registry import Kernel, select
@@ -61,9 +62,14 @@ def _linear_token_loss_backward(*values: object) -> list[Tensor]:
 def statistics_of(kernel: Kernel, rule: TokenLoss) -> Statistics:
     """What the losses are made of; logits are stored, a chunk of rows at a time, only where its sums need them."""
     call = rule.call
-    if call.kept is None and call.dense is None and not call.wants_column_sum:
-        return kernel.statistics([call])[0]
-    return kernel.chunk_statistics(call)
+    if call.dense is not None or call.wants_column_sum:
+        return kernel.chunk_statistics(call)
+    if call.kept is None or call.size == 0:
+        return kernel.statistics([call.rows(0, 0) if call.kept is not None else call])[0]
+    # Rows that take part are gathered, so some at a time.
+    parts = [kernel.statistics([call.rows(*chunk)])[0] for chunk in row_chunks(call, stored=False)]
+    columns = [None if each[0] is None else torch.cat(each) for each in zip(*parts, strict=True)]
+    return Statistics(*columns)  # type: ignore[arg-type]  # max and sum_exp are always there
 
 
 def every_row(arguments: Arguments, rule: TokenLoss, values: Tensor, ignored: float) -> Tensor:

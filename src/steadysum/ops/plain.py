@@ -1,7 +1,7 @@
 """The functions of this package once more, by torch's differentiable operations on logits that are stored whole.
 
 For gradients of gradients (derivative.py), and for heads of more than two dimensions, which torch defines by their
-logits (cross_entropy.py). Not here: any use in an ordinary forward or backward pass.
+logits (wide_heads.py). Not here: any use in an ordinary forward or backward pass.
 """
 
 from __future__ import annotations

@@ -19,6 +19,6 @@ def total(values: Tensor) -> Tensor:  # [n] -> [], fp64
     """
     wide = values.double()
     if values.shape[0] == 0:
-        return wide.new_zeros(())
+        return wide.sum()  # 0, and differentiable
     # torch.sum would cut a long column by the number of threads. On other devices cumsum may vary from run to run.
     return wide.cumsum(0)[-1] if values.device.type == "cpu" else wide.sum()

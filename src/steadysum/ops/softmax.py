@@ -17,7 +17,7 @@ from steadysum.kernels.gradients import LogitGradient, Wanted
 from steadysum.kernels.problem import FLOATS, Operands, Statistics, statistics_dtype
 from steadysum.kernels.registry import Kernel, select
 from steadysum.ops import plain
-from steadysum.ops.arguments import SCHEMA, Arguments, accept, check, leading_shape, operands
+from steadysum.ops.arguments import SCHEMA, Arguments, accept, check, in_shape, leading_shape, operands
 from steadysum.ops.derivative import (
     OPERANDS,
     fake_gradients,
@@ -83,7 +83,7 @@ def _linear_softmax(*values: object) -> Tensor:
         kernel.softmax(call, result)
     else:
         _by_row_blocks(kernel, call, result)
-    return result.reshape(*leading_shape(arguments), call.weight.shape[0])
+    return in_shape(result, (*leading_shape(arguments), call.weight.shape[0]))
 
 
 def _by_row_blocks(kernel: Kernel, call: Operands, result: Tensor) -> None:
