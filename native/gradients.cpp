@@ -11,16 +11,12 @@
 namespace steadysum {
 namespace {
 
-// Below this many multiply-adds waking a thread costs more than it saves.
-constexpr std::int64_t kSerialWork = 1 << 20;
 // Rows of a tile that share one packing of a weight block. More amortise it better; a segment has few tiles, so fewer
 // let the threads end together.
 constexpr std::int64_t kTaskRows = 256;
 // Hidden columns of a task of the input's gradient: its packed block of weight stays in the second-level cache.
 constexpr std::int64_t kHiddenColumns = 132;
 constexpr std::int64_t kLevels = 5;  // of the fold's tree over 16 leaves, its root included
-
-std::int64_t round_up(std::int64_t a, std::int64_t b) { return Grid::ceil_div(a, b) * b; }
 
 int useful_threads(const Problem& p, int threads) {
     return p.rows() * p.depth() * p.vocabulary() < kSerialWork ? 1 : threads;

@@ -11,6 +11,9 @@ inline constexpr std::int64_t kSegments = 16;      // leaves of the fold's tree
 inline constexpr std::int64_t kBlock = 128;        // length of one chain of fused multiply-adds (docs/bits.md says why)
 inline constexpr std::int64_t kAccumulators = 16;  // of a tile's sums
 
+// The least multiple of b that isn't below a.
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b * b; }
+
 struct TileSpan {
     std::int64_t segment;
     std::int64_t begin;  // vocabulary column, inclusive

@@ -12,6 +12,9 @@ namespace steadysum {
 // starts threads of its own. The job must not throw.
 void run_on_pool(int threads, const std::function<void(int)>& job);
 
+// Below this many multiply-adds waking a thread costs more than it saves.
+inline constexpr std::int64_t kSerialWork = 1 << 20;
+
 // Calls f(i, participant) for every i in [0, size), shared out over at most `threads` participants, low i first.
 void share(int threads, std::int64_t size, const std::function<void(std::int64_t, int)>& f);
 

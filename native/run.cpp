@@ -16,10 +16,6 @@ constexpr std::int64_t kPartialFloats = std::int64_t{4} << 20;  // 16 MiB
 constexpr std::int64_t kLeastChunkRows = 64;
 // Rows that share one packing of a weight block. More amortise it better, fewer keep a tile's logits in cache.
 constexpr std::int64_t kTaskRows = 512;
-// Below this many multiply-adds waking a thread costs more than it saves.
-constexpr std::int64_t kSerialWork = 1 << 20;
-
-std::int64_t round_up(std::int64_t a, std::int64_t b) { return Grid::ceil_div(a, b) * b; }
 
 // A chunk of one problem and its grid.
 struct Unit {

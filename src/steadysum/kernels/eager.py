@@ -8,13 +8,13 @@ gradient are fp32 (fp64 for fp64).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from steadysum.kernels.autocast import without_autocast
 from steadysum.kernels.chunks import row_chunks
 from steadysum.kernels.derived import entropy as entropy
 from steadysum.kernels.derived import log as log
@@ -75,7 +75,7 @@ def softmax(call: Operands, out: Tensor) -> None:
 def chunk_statistics(call: Operands) -> Statistics:
     """The statistics and all sums that the call asks for, storing the logits of one chunk of rows at a time."""
     chunks = list(row_chunks(call, stored=True)) or [(0, 0)]  # once even without rows, for the empty results
-    with _without_autocast(call.input.device.type):
+    with without_autocast(call.input.device.type):
         z = _room_for_logits(call, chunks)
         return _joined([_stored_statistics(call.rows(start, stop), z[: stop - start]) for start, stop in chunks])
 
@@ -104,7 +104,7 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
         zeros(call.weight.shape[:1], wanted.bias),
     )
     chunks = list(row_chunks(call, stored=known is None))
-    with _without_autocast(call.input.device.type):
+    with without_autocast(call.input.device.type):
         room = _room_for_logits(call, chunks) if known is None else None
         for start, stop in chunks:
             chunk = call.rows(start, stop)
@@ -125,7 +125,7 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
 def _by_row_blocks(call: Operands, out: Tensor | None) -> Statistics:
     rows, hidden = call.input.shape
     block = max(1, BLOCK_BYTES // ((hidden + TEMPORARIES * TILE) * call.dtype.itemsize))
-    with _without_autocast(call.input.device.type):
+    with without_autocast(call.input.device.type):
         parts = [
             _fold_tiles(call.rows(start, start + block), None if out is None else out[start : start + block])
             for start in range(0, max(rows, 1), block)  # once even without rows, for the empty results
@@ -143,13 +143,6 @@ def _joined(parts: Sequence[Statistics]) -> Statistics:
 def _cat(column: tuple[Tensor | None, ...]) -> Tensor | None:
     present = [part for part in column if part is not None]
     return torch.cat(present) if present else None
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """The caller's autocast would round the fp32 product to 16 bits."""
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
 
 
 def _fold_tiles(call: Operands, out: Tensor | None) -> Statistics:

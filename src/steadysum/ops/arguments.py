@@ -369,16 +369,24 @@ def targets(
     """
     vocab = arguments.weight.shape[0]
     valid_vocab = vocab if arguments.valid_vocab is None else arguments.valid_vocab
-    position = first_bad((target >= 0) & (target < valid_vocab), "target out of range")
+    remedy = "Leave ignored rows (such as -100) out, or give them a target in range and drop them."
+    refuse_targets(target, (target >= 0) & (target < valid_vocab), valid_vocab, vocab, remedy=remedy)
+    return target.reshape(-1).to(torch.int64).contiguous()
+
+
+def refuse_targets(
+    target: Tensor, good: Tensor, valid_vocab: int, vocab: int, *, remedy: str, besides: str = ""
+) -> None:
+    """Raise TargetRangeError unless all targets are good; `besides` names what is allowed beside the classes."""
+    position = first_bad(good, "target out of range")
     if position is not None:
         real = "" if valid_vocab == vocab else f" (valid_vocab={valid_vocab} of {vocab})"
         raise TargetRangeError(
             "target",
             seen=f"{target[position].item()} at position {list(position)}",
-            allowed=f"0 to {valid_vocab - 1}{real}",
-            remedy="Leave ignored rows (such as -100) out, or give them a target in range and drop them.",
+            allowed=f"0 to {valid_vocab - 1}{real}{besides}",
+            remedy=remedy,
         )
-    return target.reshape(-1).to(torch.int64).contiguous()
 
 
 def first_bad(good: Tensor, message: str) -> tuple[int, ...] | None:

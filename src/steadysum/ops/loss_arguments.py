@@ -19,7 +19,6 @@ from steadysum.errors import (
     OperandTypeError,
     RangeError,
     ShapeError,
-    TargetRangeError,
     TargetShapeError,
 )
 from steadysum.kernels.problem import FLOATS, statistics_dtype
@@ -29,9 +28,9 @@ from steadysum.ops.arguments import (
     check,
     check_devices,
     check_storage,
-    first_bad,
     leading_shape,
     operands,
+    refuse_targets,
 )
 from steadysum.ops.reduction import total
 from steadysum.ops.token_loss import TokenLoss
@@ -144,9 +143,9 @@ def _options_class() -> type:
     return options
 
 
-def precision(*tensors: Tensor | None) -> torch.dtype | None:
+def precision(input: Tensor) -> torch.dtype | None:
     """The dtype to which autocast, if it is on, rounds the operands of a linear layer."""
-    device = tensors[0].device.type if tensors[0] is not None else "cpu"
+    device = input.device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
@@ -302,15 +301,14 @@ def kept_targets(
 
 def check_targets(target: Tensor, ignored: Tensor, ignore_index: int, valid_vocab: int, vocab: int) -> None:
     """Raise unless all targets that aren't ignored are classes."""
-    position = first_bad(ignored | ((target >= 0) & (target < valid_vocab)), "target out of range")
-    if position is not None:
-        real = "" if valid_vocab == vocab else f" (valid_vocab={valid_vocab} of {vocab})"
-        raise TargetRangeError(
-            "target",
-            seen=f"{target[position].item()} at position {list(position)}",
-            allowed=f"0 to {valid_vocab - 1}{real}, or ignore_index={ignore_index}",
-            remedy="Give rows to leave out the ignore_index.",
-        )
+    refuse_targets(
+        target,
+        ignored | ((target >= 0) & (target < valid_vocab)),
+        valid_vocab,
+        vocab,
+        remedy="Give rows to leave out the ignore_index.",
+        besides=f", or ignore_index={ignore_index}",
+    )
 
 
 def unpack(values: Sequence[Any]) -> tuple[Arguments, LossArguments]:

@@ -6,15 +6,14 @@ logits (wide_heads.py). Not here: any use in an ordinary forward or backward pas
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor
 
+from steadysum.kernels.autocast import without_autocast
 from steadysum.kernels.problem import statistics_dtype
 from steadysum.ops.arguments import Arguments
 
-__all__ = ["entropy", "logits", "logprobs", "max_sum", "softmax", "token_losses", "without_autocast"]
+__all__ = ["entropy", "logits", "logprobs", "max_sum", "softmax", "token_losses"]
 
 
 def logits(arguments: Arguments) -> Tensor:  # [..., columns that are not masked]
@@ -86,10 +85,3 @@ def token_losses(
         if label_smoothing:
             losses = losses - (label_smoothing / classes) * weighted.sum(-1)
     return losses, z_loss * z.logsumexp(-1).square()
-
-
-def without_autocast(device: str) -> AbstractContextManager[object]:
-    """The caller's autocast would round the product to 16 bits."""
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from steadysum.errors import DtypeError, KernelUnavailableError, OptionError, ShapeError
+from steadysum.kernels.autocast import without_autocast
 from steadysum.kernels.problem import FLOATS, statistics_dtype
 from steadysum.kernels.registry import AUTO
 from steadysum.ops import plain
@@ -54,7 +55,7 @@ def loss_and_statistics(arguments: Arguments, loss: LossArguments) -> tuple[Tens
         input = input.masked_fill(everywhere.flatten(1).all(dim=1)[:, None], 0.0)
         ignored = everywhere.reshape(-1)
         target = answers = target.reshape(-1).masked_fill(ignored, 0)
-    with plain.without_autocast(input.device.type):
+    with without_autocast(input.device.type):
         z = input.to(dtype) @ arguments.weight.to(dtype).reshape(-1, hidden).T
     if arguments.bias is not None:
         z = z + arguments.bias.to(dtype).reshape(-1)
