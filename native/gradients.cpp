@@ -42,15 +42,9 @@ struct Kept {
     explicit Kept(const Problem& p)
         : problem(p),
           kernel(current_kernel()),
-          grid(p.vocabulary()),
+          grid(p.grid()),
           chunk{&p, 0, p.rows(), round_up(p.rows(), kernel.panel_rows), nullptr, nullptr, nullptr, nullptr} {}
 
-    [[nodiscard]] std::int64_t segment_begin(std::int64_t segment) const {
-        return grid.tile(grid.first_tile(segment)).begin;
-    }
-    [[nodiscard]] std::int64_t segment_columns(std::int64_t segment) const {
-        return grid.tile(grid.end_tile(segment) - 1).end - segment_begin(segment);
-    }
     [[nodiscard]] StoredTile tile(std::int64_t index, Rows rows, float* logits, std::int64_t first_column,
                                   const RowOperands& operands, float* dense_panel) const {
         const TileSpan span = grid.tile(index);
@@ -160,7 +154,7 @@ using Task = std::function<void(float*)>;
 void add_input_tasks(const Kept& kept, std::int64_t segment, const float* gradient, float* sums, bool sparse,
                      int threads, std::vector<Task>& tasks) {
     const std::int64_t padded = kept.chunk.padded_rows;
-    const std::int64_t begin = kept.segment_begin(segment);
+    const std::int64_t begin = kept.grid.segment_begin(segment);
     const std::int64_t hidden = kept.problem.depth();
     const InputProductTask whole{&kept.chunk, &kept.grid, segment, begin,   gradient, 0,
                                  padded,      0,          hidden,  nullptr, sums};
@@ -186,7 +180,7 @@ void add_input_tasks(const Kept& kept, std::int64_t segment, const float* gradie
 
 void add_weight_tasks(const Kept& kept, std::int64_t segment, const float* gradient, const float* hidden_panels,
                       const GradientResults& results, bool sparse, std::vector<Task>& tasks) {
-    const std::int64_t begin = kept.segment_begin(segment);
+    const std::int64_t begin = kept.grid.segment_begin(segment);
     for (std::int64_t t = kept.grid.first_tile(segment); t < kept.grid.end_tile(segment); ++t) {
         const TileSpan span = kept.grid.tile(t);
         const std::int64_t columns = std::min(span.end, kept.problem.valid_columns) - span.begin;
@@ -220,7 +214,7 @@ void form(const Kept& kept, std::int64_t segment, float* logits, const RowOperan
         const TilePart& p = parts[static_cast<std::size_t>(i)];
         float* dense_panel = scratch + scratch_floats * participant;
         kept.kernel.form(
-            {kept.tile(p.tile, p.rows, logits, kept.segment_begin(segment), operands, dense_panel), &terms});
+            {kept.tile(p.tile, p.rows, logits, kept.grid.segment_begin(segment), operands, dense_panel), &terms});
     });
 }
 
@@ -300,7 +294,7 @@ void GradientWork::by_segments(const Problem& problem, bool was_kept, const RowO
     const std::int64_t scratch_floats =
         round_up(std::max({kernel.weight_block_floats, sparse_floats, dense_floats}), 16);
     float* scratch = scratch_.reserve(scratch_floats * threads);
-    float* logits = logits_.reserve(chunk.padded_rows * (was_kept ? problem.vocabulary() : kept.segment_columns(0)));
+    float* logits = logits_.reserve(chunk.padded_rows * (was_kept ? problem.vocabulary() : kept.grid.widest_segment()));
     if (!was_kept) {
         float* packed = packed_.reserve(chunk.padded_rows * hidden);
         pack(kept, packed, threads);
@@ -320,7 +314,7 @@ void GradientWork::by_segments(const Problem& problem, bool was_kept, const RowO
     if (wants_input) nodes.use(sums_.reserve(NodeFold::floats(kept)));
 
     for (std::int64_t segment = 0; segment < kept.grid.segments(); ++segment) {
-        const std::int64_t begin = kept.segment_begin(segment);
+        const std::int64_t begin = kept.grid.segment_begin(segment);
         float* here = was_kept ? logits + begin * chunk.padded_rows : logits;
         if (!was_kept)
             compute_tiles(kept, kept.grid.first_tile(segment), kept.grid.end_tile(segment), begin, here, scratch,

@@ -1,5 +1,5 @@
-// How a vocabulary is cut into segments and tiles (docs/bits.md, "The grid"). Fixed by V alone: who computes a tile,
-// and when, is none of this file's business.
+// How a vocabulary, or a shard of one, is cut into segments and tiles (docs/bits.md, "The grid"). Fixed by V and the
+// shard's place alone: who computes a tile, and when, is none of this file's business.
 #pragma once
 
 #include <cstdint>
@@ -20,38 +20,56 @@ struct TileSpan {
     std::int64_t end;    // exclusive
 };
 
+// Where a shard begins in its vocabulary; a whole vocabulary is a shard that begins at 0 and has all columns.
+struct Shard {
+    std::int64_t start;
+    std::int64_t vocabulary;
+};
+
 class Grid {
    public:
-    explicit Grid(std::int64_t vocabulary)
-        : vocabulary_(vocabulary),
-          segment_columns_(vocabulary >= kSegments * kTileColumns ? ceil_div(vocabulary, kSegments) : kTileColumns),
-          tiles_per_segment_(ceil_div(segment_columns_, kTileColumns)) {}
+    Grid(std::int64_t columns, Shard shard)
+        : columns_(columns),
+          segment_columns_(shard.vocabulary >= kSegments * kTileColumns ? ceil_div(shard.vocabulary, kSegments)
+                                                                        : kTileColumns),
+          tiles_per_segment_(ceil_div(segment_columns_, kTileColumns)),
+          first_columns_(least(columns, segment_columns_ - shard.start % segment_columns_)),
+          first_tiles_(ceil_div(first_columns_, kTileColumns)) {}
 
-    [[nodiscard]] std::int64_t segments() const { return ceil_div(vocabulary_, segment_columns_); }
+    // Segments and columns are counted from the shard's own first one.
+    [[nodiscard]] std::int64_t segments() const { return 1 + ceil_div(columns_ - first_columns_, segment_columns_); }
+    [[nodiscard]] std::int64_t segment_begin(std::int64_t segment) const {
+        return segment == 0 ? 0 : first_columns_ + (segment - 1) * segment_columns_;
+    }
+    [[nodiscard]] std::int64_t segment_end(std::int64_t segment) const {
+        return least(segment_begin(segment + 1), columns_);
+    }
+    [[nodiscard]] std::int64_t widest_segment() const { return least(segment_columns_, columns_); }
 
-    // Tiles are numbered segment by segment; the last segment may hold fewer.
-    [[nodiscard]] std::int64_t first_tile(std::int64_t segment) const { return segment * tiles_per_segment_; }
+    // Tiles are numbered segment by segment; the first and the last segment may hold fewer than the others.
+    [[nodiscard]] std::int64_t first_tile(std::int64_t segment) const {
+        return segment == 0 ? 0 : first_tiles_ + (segment - 1) * tiles_per_segment_;
+    }
     [[nodiscard]] std::int64_t end_tile(std::int64_t segment) const {
-        const std::int64_t columns = least(segment_columns_, vocabulary_ - segment * segment_columns_);
-        return first_tile(segment) + ceil_div(columns, kTileColumns);
+        return first_tile(segment) + ceil_div(segment_end(segment) - segment_begin(segment), kTileColumns);
     }
     [[nodiscard]] std::int64_t tiles() const { return end_tile(segments() - 1); }
 
     [[nodiscard]] TileSpan tile(std::int64_t index) const {
-        const std::int64_t segment = index / tiles_per_segment_;
-        const std::int64_t segment_begin = segment * segment_columns_;
-        const std::int64_t segment_end = least(segment_begin + segment_columns_, vocabulary_);
-        const std::int64_t begin = segment_begin + (index - first_tile(segment)) * kTileColumns;
-        return {segment, begin, least(begin + kTileColumns, segment_end)};
+        const std::int64_t segment = index < first_tiles_ ? 0 : 1 + (index - first_tiles_) / tiles_per_segment_;
+        const std::int64_t begin = segment_begin(segment) + (index - first_tile(segment)) * kTileColumns;
+        return {segment, begin, least(begin + kTileColumns, segment_end(segment))};
     }
 
     static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
     static constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
    private:
-    std::int64_t vocabulary_;
+    std::int64_t columns_;
     std::int64_t segment_columns_;
     std::int64_t tiles_per_segment_;
+    std::int64_t first_columns_;  // of the first segment
+    std::int64_t first_tiles_;
 };
 
 }  // namespace steadysum

@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dispatch.hpp"
@@ -61,7 +62,8 @@ float* output(const std::optional<FloatVector>& a, std::int64_t size, const char
 class Call {
    public:
     Call(Array input, Array weight, std::optional<Array> bias, double scale, std::optional<double> softcap,
-         std::optional<FloatVector> temperature, std::int64_t valid_vocab, FloatVector max, FloatVector sum_exp,
+         std::optional<FloatVector> temperature, std::int64_t valid_vocab,
+         std::optional<std::pair<std::int64_t, std::int64_t>> shard, FloatVector max, FloatVector sum_exp,
          std::optional<IndexVector> target, std::optional<FloatVector> target_logit,
          std::optional<FloatVector> weighted_sum, std::optional<FloatVector> ties, std::optional<FloatMatrix> logits)
         : input_(std::move(input)),
@@ -84,6 +86,12 @@ class Call {
         require(vocabulary > 0, "weight has no rows");
         require(valid_vocab > 0 && valid_vocab <= vocabulary, "valid_vocab must be in 1..V");
         problem.valid_columns = valid_vocab;
+        if (shard) {
+            const auto [start, whole] = *shard;
+            require(start >= 0 && vocabulary <= whole && start <= whole - vocabulary,
+                    "shard must lie in its vocabulary");
+            problem.shard = {start, whole};
+        }
         if (bias_) {
             require(bias_->ndim() == 1 && static_cast<std::int64_t>(bias_->shape(0)) == vocabulary, "bias must be [V]");
             problem.epilogue.bias = {bias_->data(), dtype_of(*bias_), vocabulary, bias_->stride(0)};
@@ -336,11 +344,12 @@ NB_MODULE(_native, m) {
     });
     nb::class_<Call>(m, "Call").def(
         nb::init<Array, Array, std::optional<Array>, double, std::optional<double>, std::optional<FloatVector>,
-                 std::int64_t, FloatVector, FloatVector, std::optional<IndexVector>, std::optional<FloatVector>,
-                 std::optional<FloatVector>, std::optional<FloatVector>, std::optional<FloatMatrix>>(),
+                 std::int64_t, std::optional<std::pair<std::int64_t, std::int64_t>>, FloatVector, FloatVector,
+                 std::optional<IndexVector>, std::optional<FloatVector>, std::optional<FloatVector>,
+                 std::optional<FloatVector>, std::optional<FloatMatrix>>(),
         nb::arg("input"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::arg("scale") = 1.0,
         nb::arg("softcap").none() = nb::none(), nb::arg("temperature").none() = nb::none(), nb::arg("valid_vocab"),
-        nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
+        nb::arg("shard").none() = nb::none(), nb::arg("max"), nb::arg("sum_exp"), nb::arg("target").none() = nb::none(),
         nb::arg("target_logit").none() = nb::none(), nb::arg("weighted_sum").none() = nb::none(),
         nb::arg("ties").none() = nb::none(), nb::arg("logits").none() = nb::none());
     nb::class_<Gradients>(m, "Gradients")

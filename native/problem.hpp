@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "grid.hpp"
+
 namespace steadysum {
 
 // What a partial carries beside max and sum.
@@ -53,6 +55,7 @@ struct Problem {
     Matrix weight;  // [V, H]
     Epilogue epilogue;
     std::int64_t valid_columns = 0;  // columns at and after this one are masked: their logit is -inf
+    Shard shard{0, 0};               // vocabulary == 0: weight is the whole vocabulary
 
     float* max = nullptr;                  // [N]
     float* sum_exp = nullptr;              // [N]
@@ -70,6 +73,7 @@ struct Problem {
     [[nodiscard]] std::int64_t rows() const { return input.rows; }
     [[nodiscard]] std::int64_t depth() const { return input.columns; }
     [[nodiscard]] std::int64_t vocabulary() const { return weight.rows; }
+    [[nodiscard]] Grid grid() const { return {vocabulary(), shard.vocabulary == 0 ? Shard{0, vocabulary()} : shard}; }
 };
 
 }  // namespace steadysum

@@ -150,7 +150,7 @@ void run(const std::vector<Problem>& problems, int threads) {
     };
     for (const Problem& p : problems) {
         if (p.rows() == 0) continue;
-        const Grid grid(p.vocabulary());
+        const Grid grid = p.grid();
         const std::int64_t rows = chunk_rows(p, grid.tiles(), panel_rows);
         for (std::int64_t row = 0; row < p.rows(); row += rows) {
             const std::int64_t here = std::min(rows, p.rows() - row);

@@ -178,7 +178,8 @@ inline Partial fold_rows(const Chunk& chunk, const Grid& grid, std::int64_t row)
     }
     for (std::int64_t n = kSegments / 2; n >= 1; n /= 2)
         for (std::int64_t i = 0; i < n; ++i) {
-            // Leaves are absent from the right only, so a pair is whole, or its left half, or nothing.
+            // Leaves are absent from the right only (a shard counts its own), so a pair is whole, or its left half,
+            // or nothing.
             if (present[2 * i + 1])
                 leaves[i] = merge<C>(leaves[2 * i], leaves[2 * i + 1]);
             else

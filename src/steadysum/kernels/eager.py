@@ -155,8 +155,8 @@ def _fold_tiles(call: Operands, out: Tensor | None) -> Statistics:
                 out[:, tile.start : tile.stop] = z
             yield _partial(call, z, tile)
 
-    folded = fold((partials(index, segment) for index, segment in enumerate(segments(call.weight.shape[0]))), _merge)
-    return Statistics(*folded)
+    cut = segments(call.weight.shape[0], call.shard)
+    return Statistics(*fold((partials(index, segment) for index, segment in enumerate(cut)), _merge))
 
 
 def _tile_logits(
@@ -244,7 +244,7 @@ def _room_for_logits(call: Operands, chunks: Sequence[tuple[int, int]]) -> Tenso
 
 def _unmasked_tiles(call: Operands) -> Iterator[tuple[Tile, slice]]:
     """The tiles, and their columns that aren't masked: what stands in masked ones, be it NaN, is never read."""
-    for tile in tiles(call.weight.shape[0]):
+    for tile in tiles(call.weight.shape[0], call.shard):
         if tile.start < call.valid_vocab:
             yield tile, slice(tile.start, min(tile.stop, call.valid_vocab))
 

@@ -19,8 +19,7 @@ from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
 
 name: Final = "native"
-# Not shards: a call on a shard cuts a grid of its own.
-promises: Final = frozenset(Promise) - {Promise.SHARDS}
+promises: Final = frozenset(Promise)
 
 
 def missing() -> str | None:
@@ -227,6 +226,7 @@ def _call(native: ModuleType, call: Operands, result: Statistics, logits: Tensor
         softcap=call.softcap,
         temperature=call.temperature,
         valid_vocab=call.valid_vocab,
+        shard=call.shard,
         max=result.max,
         sum_exp=result.sum_exp,
         target=call.target,

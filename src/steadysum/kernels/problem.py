@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from steadysum.tiling import Shard
+
 __all__ = ["FLOATS", "SIXTEEN_BIT", "Operands", "Problem", "Statistics", "statistics_dtype"]
 
 SIXTEEN_BIT: Final = (torch.bfloat16, torch.float16)
@@ -43,6 +45,7 @@ class Problem:
     softcap: float | None = None
     has_temperature: bool = False
     valid_vocab: int | None = None  # None: all columns are real
+    shard: Shard | None = None  # None: the weight is a whole vocabulary
     wants: frozenset[str] = frozenset({"max_sum"})  # see Operands.problem
 
     @classmethod
@@ -80,6 +83,9 @@ class Operands:
     dense: Tensor | None = None  # [N, V], any floating dtype and strides: class probabilities, or an upstream gradient
     # The rows that take part: row i of the call (of N) is row kept[i] of input. None: all, and N = M.
     kept: Tensor | None = None  # [N], int64, ascending
+    # Where the weight lies in a larger vocabulary, which decides how it is cut. Targets, class weights and the dense
+    # matrix go by the weight's own columns.
+    shard: Shard | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -114,6 +120,7 @@ class Operands:
             softcap=self.softcap,
             has_temperature=self.temperature is not None,
             valid_vocab=self.valid_vocab,
+            shard=self.shard,
             wants=frozenset(name for name, wanted in wants.items() if wanted),
         )
 
