@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from steadysum.tiling import SEGMENTS, TILE, segments, tiles, tiles_of
+from steadysum.maxsum import fold_tree
+from steadysum.tiling import SEGMENTS, TILE, Shard, is_node, segment_columns, segments, tiles, tiles_of
 
 vocabularies = st.integers(1, 300_000)
 
@@ -59,3 +62,40 @@ def test_equal_shards_of_a_large_vocabulary_are_whole_segments(sixteenth: int, r
 def test_the_tiles_of_all_segments_are_the_tiles(vocab: int) -> None:
     cut = [tile for index, segment in enumerate(segments(vocab)) for tile in tiles_of(index, segment)]
     assert tuple(cut) == tiles(vocab)
+
+
+@given(vocabularies, st.data())
+def test_a_shard_is_cut_where_its_vocabulary_is(vocab: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, vocab - 1))
+    columns = data.draw(st.integers(1, vocab - start))
+    cuts = {segment.start for segment in segments(vocab)} | {start, start + columns}
+    whole = [range(a, b) for a, b in pairwise(sorted(cuts)) if start <= a < start + columns]
+    there = segments(columns, Shard(start, vocab))
+    assert [range(segment.start + start, segment.stop + start) for segment in there] == whole
+    stops = [0, *(tile.stop for tile in tiles(columns, Shard(start, vocab)))]
+    assert [tile.start for tile in tiles(columns, Shard(start, vocab))] == stops[:-1]
+    assert stops[-1] == columns
+
+
+def written(first: str, second: str) -> str:
+    return f"({first} {second})"
+
+
+@given(vocabularies, st.data())
+def test_a_shard_is_a_node_where_its_own_tree_is_a_part_of_the_vocabularys(vocab: int, data: st.DataObject) -> None:
+    width, count = segment_columns(vocab), len(segments(vocab))
+    first = data.draw(st.integers(0, count - 1))
+    last = data.draw(st.integers(first, count - 1))
+    shard, columns = Shard(first * width, vocab), min((last + 1) * width, vocab) - first * width
+    whole = fold_tree([str(leaf) for leaf in range(count)], written)
+    own = fold_tree([str(leaf) for leaf in range(first, last + 1)], written)
+    assert is_node(columns, shard) == (first == last or own in whole)
+
+
+@given(vocabularies.filter(lambda vocab: vocab > 1), st.data())
+def test_a_shard_that_cuts_a_segment_is_no_node(vocab: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, vocab - 1))
+    columns = data.draw(st.integers(1, vocab - start))
+    edges = {edge for segment in segments(vocab) for edge in (segment.start, segment.stop)}
+    if not {start, start + columns} <= edges:
+        assert not is_node(columns, Shard(start, vocab))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from steadysum.kernels.gradients import LogitGradient, Wanted
 from steadysum.kernels.problem import Operands as Call
+from steadysum.tiling import Shard
 
 from .published_problems import DTYPES, LAYOUTS, SPECIAL, Problem, lengths, operands, problems, special
 
@@ -165,6 +166,7 @@ def gradient_work(problem: GradientProblem) -> GradientWork:
         wants_column_sum=True,
         dense=dense,
         kept=None if problem.left_out is None else kept,
+        shard=None if forward.shard is None else Shard(*forward.shard),
     )
     return GradientWork(call, _terms(random, problem))
 

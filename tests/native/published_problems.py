@@ -51,6 +51,12 @@ class Problem:
     softcap: float | None
     temperature: tuple[float, ...] | None  # rows take turns; one value: a tensor of one element
     threads: int
+    beyond: tuple[int, int] | None = None  # columns of a larger vocabulary before and after the V columns at hand
+
+    @property
+    def shard(self) -> tuple[int, int] | None:
+        """Where the columns at hand begin in the larger vocabulary, and how many it has."""
+        return None if self.beyond is None else (self.beyond[0], sum(self.beyond) + self.V)
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ def problems(draw: st.DrawFn) -> Problem:
         softcap=draw(st.one_of(st.none(), factor if draw(common) else special_cap)),
         temperature=draw(st.one_of(st.none(), (temperatures if draw(common) else special_temperatures).map(tuple))),
         threads=draw(st.integers(1, 3)),
+        beyond=draw(st.one_of(st.none(), st.tuples(*[lengths(9000, (512, 1024, 4096))] * 2))),
     )
 
 

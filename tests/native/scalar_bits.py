@@ -71,6 +71,10 @@ class Coefficients(NamedTuple):
     L: Floats | None = None
 
 
+Beyond = tuple[int, int]  # columns of the vocabulary before and after those at hand
+WHOLE: Final[Beyond] = (0, 0)
+
+
 class Scalar:
     """The functions of docs/bits.md on arrays of floats; holds the compiled loops."""
 
@@ -124,12 +128,12 @@ class Scalar:
         return out
 
     # --- "The grid", "A tile", "Fold" ---------------------------------------------------------------------------------
-    def statistics(self, logits: Floats, valid_vocab: int) -> Partial:
+    def statistics(self, logits: Floats, valid_vocab: int, beyond: Beyond = WHOLE) -> Partial:
         """max, sum_exp and weighted sum of each row of logits [N, V], of which the first valid_vocab columns count."""
         V = logits.shape[1]
         segments = [
             reduce(self.merge, [self._tile(logits, start, min(stop, valid_vocab)) for start, stop in tiles])
-            for tiles in grid(V)
+            for tiles in grid(V, beyond)
         ]
         return Partial(*map(canonical, _tree(segments, self.merge)))
 
@@ -162,6 +166,7 @@ class Scalar:
         max: Floats,  # [N]
         column_weight: Floats | None = None,  # [V]
         dense: Floats | None = None,  # [N, V]
+        beyond: Beyond = WHOLE,
     ) -> RowSums:
         N, V = logits.shape
 
@@ -179,7 +184,8 @@ class Scalar:
         def add(a: RowSums, b: RowSums) -> RowSums:
             return RowSums(*(None if x is None or y is None else _sum(x, y) for x, y in zip(a, b, strict=True)))
 
-        segments = [reduce(add, [tile(start, min(stop, valid_vocab)) for start, stop in tiles]) for tiles in grid(V)]
+        cut = grid(V, beyond)
+        segments = [reduce(add, [tile(start, min(stop, valid_vocab)) for start, stop in tiles]) for tiles in cut]
         found = _tree(segments, add)
         # "A tile": with a NaN all sums are NaN, and ties are carried with the partials.
         return found._replace(ties=np.where(np.isnan(max), np.float32(np.nan), found.ties))
@@ -216,7 +222,13 @@ class Scalar:
         )
         return out
 
-    def input_gradient(self, logit_gradient: Floats, weight: Floats, valid_vocab: int) -> Floats:  # [N, H]
+    def input_gradient(
+        self,
+        logit_gradient: Floats,  # [N, V]
+        weight: Floats,  # [V, H]
+        valid_vocab: int,
+        beyond: Beyond = WHOLE,
+    ) -> Floats:  # [N, H]
         (N, V), H = logit_gradient.shape, weight.shape[1]
 
         def segment(start: int, stop: int) -> Floats:
@@ -229,7 +241,7 @@ class Scalar:
             )
             return out
 
-        return _tree([segment(tiles[0][0], min(tiles[-1][1], valid_vocab)) for tiles in grid(V)], _sum)
+        return _tree([segment(tiles[0][0], min(tiles[-1][1], valid_vocab)) for tiles in grid(V, beyond)], _sum)
 
     def weight_gradient(self, logit_gradient: Floats, input: Floats, valid_vocab: int) -> Floats:  # [V, H]
         (N, V), H = logit_gradient.shape, input.shape[1]
@@ -258,10 +270,15 @@ class Scalar:
         return out
 
 
-def grid(V: int) -> list[list[tuple[int, int]]]:
-    """For each segment of the vocabulary its tiles, each as (first column, one past the last)."""
-    width = math.ceil(V / 16) if V >= 8192 else 512
-    segments = [(first, min(first + width, V)) for first in range(0, V, width)]
+def grid(V: int, beyond: Beyond = WHOLE) -> list[list[tuple[int, int]]]:
+    """For each segment of V columns its tiles, each as (first column, one past the last).
+
+    The V columns are all of the vocabulary but those beyond them, which decide the segments with them ("Shards").
+    """
+    whole = beyond[0] + V + beyond[1]
+    width = math.ceil(whole / 16) if whole >= 8192 else 512
+    segments = [(first - beyond[0], first - beyond[0] + width) for first in range(0, whole, width)]
+    segments = [(max(first, 0), min(stop, V)) for first, stop in segments if stop > 0 and first < V]
     return [[(start, min(start + 512, stop)) for start in range(first, stop, 512)] for first, stop in segments]
 
 

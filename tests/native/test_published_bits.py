@@ -7,19 +7,21 @@ bits are promised") is a NaN equal to any other NaN. Not here: the elementary fu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import settings
 
 from steadysum import linear_logprobs, linear_softmax
 
+from .drawing import check_until_all_kinds_are_drawn
 from .floats import assert_same_bits, f32, widened
 from .published_problems import DTYPES, LAYOUTS, Operands, Problem, operands, problems
-from .scalar_bits import Floats, Partial, Scalar, canonical, exact_product
+from .scalar_bits import WHOLE, Floats, Partial, Scalar, canonical, exact_product
 
 
 # --- Problems ---------------------------------------------------------------------------------------------------------
@@ -30,20 +32,22 @@ def test_every_drawn_problem_has_the_published_bits(native: ModuleType, scalar: 
     few = 1 if slow else 5
     ran: set[Problem] = set()
 
-    @settings(max_examples=wanted, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(problem=problems())
     def check(problem: Problem) -> None:
-        given_operands = operands(problem)
-        assert_published(native, scalar, problem, given_operands)
+        assert_published(native, scalar, problem, operands(problem))
         ran.add(problem)
 
-    check()
+    kinds: dict[str, Callable[[Problem], bool]] = {
+        "wide": lambda p: p.V >= 8192 and p.N > 0,
+        "a shard": lambda p: p.beyond is not None and sum(p.beyond) > 0 and p.N > 0,
+        "a long reduction": lambda p: p.V <= 1500 and p.H > 512 and p.N > 0,
+    }
+    check_until_all_kinds_are_drawn(
+        problems(), check, wanted, lambda: [kind for kind, holds in kinds.items() if sum(map(holds, ran)) < few]
+    )
     assert len(ran) >= (50 if slow else 200)
     assert {problem.dtype for problem in ran} == set(DTYPES)
     assert {problem.input_layout for problem in ran} == set(LAYOUTS)
     assert {problem.weight_layout for problem in ran} == set(LAYOUTS)
-    assert sum(problem.V >= 8192 and problem.N > 0 for problem in ran) >= few
-    assert sum(problem.V <= 1500 and problem.H > 512 and problem.N > 0 for problem in ran) >= few
 
 
 def assert_published(native: ModuleType, scalar: Scalar, problem: Problem, given: Operands) -> None:
@@ -57,7 +61,7 @@ def assert_published(native: ModuleType, scalar: Scalar, problem: Problem, given
         problem.softcap,
         None if given.temperature is None else widened(given.temperature),
     )
-    expected = scalar.statistics(logits, problem.valid_vocab)
+    expected = scalar.statistics(logits, problem.valid_vocab, problem.beyond or WHOLE)
     target_logit = logits[np.arange(N), given.target.numpy()]
     logits[:, problem.valid_vocab :] = -np.inf
 
@@ -72,6 +76,7 @@ def assert_published(native: ModuleType, scalar: Scalar, problem: Problem, given
         softcap=problem.softcap,
         temperature=given.temperature,
         valid_vocab=problem.valid_vocab,
+        shard=problem.shard,
         max=found.max,
         sum_exp=found.sum_exp,
         target=given.target,
@@ -105,6 +110,7 @@ def assert_published(native: ModuleType, scalar: Scalar, problem: Problem, given
         softcap=problem.softcap,
         temperature=given.temperature,
         valid_vocab=problem.valid_vocab,
+        shard=problem.shard,
         max=alone[0],
         sum_exp=alone[1],
     )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import settings
 from torch import Tensor
 
 from steadysum.kernels import native as kernel
@@ -23,10 +23,11 @@ from steadysum.kernels.gradients import Gradients, LogitGradient, Wanted
 from steadysum.kernels.problem import Operands as Call
 from steadysum.kernels.problem import Statistics
 
+from .drawing import check_until_all_kinds_are_drawn
 from .floats import assert_same_bits, widened
 from .gradient_problems import EVERY_CHOICE, GradientProblem, chunks, gradient_problems, gradient_work
 from .published_problems import DTYPES, LAYOUTS, Problem
-from .scalar_bits import Coefficients, Floats, Partial, RowSums, Scalar, canonical, grid
+from .scalar_bits import WHOLE, Beyond, Coefficients, Floats, Partial, RowSums, Scalar, canonical, grid
 
 Threads = Callable[[int], None]
 ALL = Wanted(input=True, weight=True, bias=True)
@@ -51,7 +52,8 @@ def published(scalar: Scalar, call: Call, terms: LogitGradient) -> Expected:
     target = None if call.target is None else call.target.numpy()
     options = {"scale": call.scale, "softcap": call.softcap, "temperature": temperature}
     logits = scalar.logits(input, weight, _floats(call.bias), **options)  # type: ignore[arg-type]
-    statistics = scalar.statistics(logits, valid)
+    beyond = _beyond(call)
+    statistics = scalar.statistics(logits, valid, beyond)
     beside = (_floats(call.column_weight), _floats(call.dense))
     G = scalar.logit_gradient(
         logits,
@@ -63,14 +65,20 @@ def published(scalar: Scalar, call: Call, terms: LogitGradient) -> Expected:
         **options,  # type: ignore[arg-type]
     )
     of_input = np.zeros(tuple(call.input.shape), dtype=np.float32)
-    of_input[kept] = scalar.input_gradient(G, weight, valid)
+    of_input[kept] = scalar.input_gradient(G, weight, valid, beyond)
     return Expected(
         statistics,
         logits[np.arange(len(kept)), target],
-        scalar.row_sums(logits, valid, statistics.max, *beside),
+        scalar.row_sums(logits, valid, statistics.max, *beside, beyond),
         (of_input, scalar.weight_gradient(G, input, valid), scalar.bias_gradient(G, valid)),
         all(bool(np.isfinite(each).all()) for each in (G[:, :valid], weight[:valid], input)),
     )
+
+
+def _beyond(call: Call) -> Beyond:
+    if call.shard is None:
+        return WHOLE
+    return call.shard.start, call.shard.vocab - call.shard.start - call.weight.shape[0]
 
 
 def _floats(tensor: Tensor | None) -> Floats | None:
@@ -136,8 +144,6 @@ def test_every_drawn_problem_has_the_published_gradients(
     wanted = 200 if slow else max(500, settings().max_examples)  # hypothesis repeats itself
     ran: dict[GradientProblem, Expected] = {}
 
-    @settings(max_examples=wanted, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(problem=gradient_problems())
     def check(problem: GradientProblem) -> None:
         call, terms = gradient_work(problem)
         threads(problem.forward.threads)
@@ -147,13 +153,12 @@ def test_every_drawn_problem_has_the_published_gradients(
             assert_published_statistics(kernel.chunk_statistics(call), expected)
         ran[problem] = expected
 
-    check()
-    assert_drawn_widely(ran, few=2 if slow else 8)
+    check_until_all_kinds_are_drawn(gradient_problems(), check, wanted, lambda: not_drawn(ran, few=2 if slow else 8))
     assert len(ran) >= (100 if slow else 250)
 
 
-def assert_drawn_widely(ran: dict[GradientProblem, Expected], few: int) -> None:
-    """At least `few` problems of every kind that is worth having ran, with numbers as results, not NaN or 0 alone."""
+def not_drawn(ran: dict[GradientProblem, Expected], few: int) -> list[str]:
+    """Of which kinds of problem less than `few` ran with numbers as results, not NaN or 0 alone."""
     telling = [
         problem
         for problem, expected in ran.items()
@@ -168,16 +173,18 @@ def assert_drawn_widely(ran: dict[GradientProblem, Expected], few: int) -> None:
         "several chunks": lambda p: len(list(chunks(p))) > 1,
         "a second block of rows": lambda p: p.forward.N > 128,
         "wide segments": lambda p: p.forward.V >= 8192,
-        "masked segments": lambda p: sum(tiles[0][0] >= p.forward.valid_vocab for tiles in grid(p.forward.V)) > 0,
+        "masked segments": lambda p: (
+            sum(tiles[0][0] >= p.forward.valid_vocab for tiles in grid(p.forward.V, p.forward.beyond or WHOLE)) > 0
+        ),
+        "shards": lambda p: bool(p.forward.beyond and sum(p.forward.beyond)),
         "rows left out": lambda p: bool(p.left_out),
         "a softcap": lambda p: p.forward.softcap is not None,
         "temperatures": lambda p: len(p.forward.temperature or ()) > 1,
         "fp64 dense": lambda p: p.dense is not None and p.dense_dtype == torch.float64,
         **{f"letter {letter}": lambda p, letter=letter: letter in p.letters for letter in Coefficients._fields},
     }
-    for kind, holds in kinds.items():
-        assert sum(map(holds, telling)) >= few, kind
     assert any(problem.forward.N == 0 for problem in ran)
+    return [kind for kind, holds in kinds.items() if sum(map(holds, telling)) < few]
 
 
 PLAIN = Problem(
