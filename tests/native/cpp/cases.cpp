@@ -108,15 +108,15 @@ std::string compare(const char* what, const std::vector<float>& found, const std
 
 // --- Cases ---
 std::string describe(const Case& c) {
-    char text[240];
+    char text[280];
     std::snprintf(text, sizeof text,
                   "N=%lld H=%lld V=%lld valid=%lld %s layouts=%d,%d values=%d bias=%lld%s scale=%g softcap=%g "
-                  "temperature=%d target=%d weighted=%d ties=%d logits=%d seed=%u",
+                  "temperature=%d target=%d weighted=%d ties=%d logits=%d beyond=%lld,%lld seed=%u",
                   static_cast<long long>(c.rows), static_cast<long long>(c.depth), static_cast<long long>(c.vocabulary),
                   static_cast<long long>(c.valid), name(c.dtype), static_cast<int>(c.input), static_cast<int>(c.weight),
                   static_cast<int>(c.values), static_cast<long long>(c.bias_stride), c.bias_in_f32 ? "f32" : "",
                   c.scale, c.softcap, static_cast<int>(c.temperature), c.wants_target, c.wants_weighted, c.wants_ties,
-                  c.wants_logits, c.seed);
+                  c.wants_logits, static_cast<long long>(c.before), static_cast<long long>(c.after), c.seed);
     return text;
 }
 
@@ -151,6 +151,10 @@ Case draw(unsigned seed) {
     c.wants_weighted = below(random, 2) == 0;
     c.wants_logits = below(random, 2) == 0;
     c.wants_ties = !c.wants_weighted && below(random, 2) == 0;
+    if (below(random, 3) == 0) {
+        c.before = pick({0, 1, 100, 511, 512, 513, 1024, 4000, 9000});
+        c.after = pick({0, 1, 511, 512, 3000, 8192});
+    }
     return c;
 }
 
@@ -261,6 +265,7 @@ steadysum::Problem Example::problem(Outputs& out) const {
     p.epilogue.temperature = temperature_.empty() ? nullptr : temperature_.data();
     p.epilogue.temperature_per_row = c.temperature == Temperature::per_row;
     p.valid_columns = c.valid;
+    if (c.before + c.after > 0) p.shard = {c.before, c.before + c.vocabulary + c.after};
     p.max = out.max.data();
     p.sum_exp = out.sum_exp.data();
     if (c.wants_weighted) p.weighted_sum = out.weighted_sum.data();

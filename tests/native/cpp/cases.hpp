@@ -81,6 +81,8 @@ struct Case {
     bool wants_weighted = false;
     bool wants_ties = false;  // not together with weighted
     bool wants_logits = false;
+    std::int64_t before = 0;  // columns of a larger vocabulary before and after those at hand
+    std::int64_t after = 0;
     unsigned seed = 0;
 };
 std::string describe(const Case& c);

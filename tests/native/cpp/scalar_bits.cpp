@@ -96,10 +96,14 @@ struct Columns {
     std::int64_t end;
 };
 
-std::vector<Columns> segments_of(std::int64_t V) {
+// In columns of the problem's own, also where these are a shard of a larger vocabulary.
+std::vector<Columns> segments_of(const steadysum::Problem& problem) {
+    const std::int64_t here = problem.vocabulary();
+    const std::int64_t V = problem.shard.vocabulary == 0 ? here : problem.shard.vocabulary;
     const std::int64_t width = V >= 8192 ? (V + 15) / 16 : 512;
     std::vector<Columns> segments;
-    for (std::int64_t begin = 0; begin < V; begin += width) segments.push_back({begin, std::min(begin + width, V)});
+    for (std::int64_t begin = -problem.shard.start; begin < here; begin += width)
+        if (begin + width > 0) segments.push_back({std::max<std::int64_t>(begin, 0), std::min(begin + width, here)});
     return segments;
 }
 
@@ -120,7 +124,7 @@ template <typename OfTile, typename Join>
 auto over_tiles(const steadysum::Problem& problem, OfTile&& of_tile, Join&& join) {
     using Node = decltype(of_tile(std::int64_t{}, std::int64_t{}));
     std::vector<Node> leaves;
-    for (const Columns& segment : segments_of(problem.vocabulary())) {
+    for (const Columns& segment : segments_of(problem)) {
         Node folded{};
         for (std::int64_t at = segment.begin; at < segment.end; at += 512) {
             const std::int64_t unmasked = std::min({at + 512, segment.end, problem.valid_columns});
@@ -322,7 +326,7 @@ Gradients gradients(const steadysum::Problem& problem, const std::vector<std::ve
                 return c;
             };
             std::vector<float> segments;
-            for (const Columns& segment : segments_of(problem.vocabulary()))
+            for (const Columns& segment : segments_of(problem))
                 segments.push_back(by_blocks(segment.begin, std::min(segment.end, problem.valid_columns), chain));
             result.input.push_back(tree(segments, add));
         }
