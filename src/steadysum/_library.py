@@ -35,19 +35,21 @@ def register(
 
     Args:
         schema: name, parameters and results, in torch's notation.
-        implementation: computes it, on any device.
-        fake: its shape function.
+        implementation: computes it, on any device; takes all parameters by position, those with defaults too.
+        fake: its shape function, which takes them in the same way.
         derivative: runs in place of the operator where a result must be differentiable; its forward takes the
             operator's arguments, and calls it by `below_autograd`. None: the operator has no gradients.
         differentiable: names of the parameters that may require grad.
     """
     name = schema.split("(", 1)[0]
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(name, _opaque(implementation), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    autograd = _autograd(name, derivative, tuple(differentiable))
-    _LIBRARY.impl(name, autograd, "Autograd")  # type: ignore[no-untyped-call]
+    signature = _Signature(name)
+    opaque = signature.by_position(_opaque(implementation))
+    _LIBRARY.impl(name, opaque, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    autograd = _autograd(name, signature, derivative, tuple(differentiable))
+    _LIBRARY.impl(name, signature.by_position(autograd), "Autograd")  # type: ignore[no-untyped-call]
     qualified = f"{NAMESPACE}::{name}"
-    torch.library.register_fake(qualified, fake, lib=_LIBRARY)
+    torch.library.register_fake(qualified, signature.by_position(fake), lib=_LIBRARY)
     if schema.endswith("-> Tensor[]"):  # functorch has a loop of its own for all others
         torch.library.register_vmap(qualified, _one_by_one(name), lib=_LIBRARY)
 
@@ -70,7 +72,10 @@ def operator(name: str) -> Any:
 
 
 def _autograd(
-    name: str, derivative: type[torch.autograd.Function] | None, differentiable: tuple[str, ...]
+    name: str,
+    signature: _Signature,
+    derivative: type[torch.autograd.Function] | None,
+    differentiable: tuple[str, ...],
 ) -> Callable[..., Any]:
     """What autograd runs in place of an operator: its derivative, or an error in modes that it has no derivative for.
 
@@ -103,9 +108,38 @@ def _autograd(
             results = _apply(derivative, arguments)
             return list(results) if is_list else results
         with torch._C._AutoDispatchBelowAutograd():
-            return called(*arguments)
+            return signature.call(called, arguments)
 
     return call
+
+
+class _Signature:
+    """An operator's parameters: from the call that the dispatcher passes on to all values by position, and back.
+
+    The dispatcher leaves out what equals its default, and names keyword-only parameters.
+    """
+
+    def __init__(self, name: str) -> None:
+        parameters = operator(name)._schema.arguments
+        self.names = tuple(parameter.name for parameter in parameters)
+        self.defaults = tuple(parameter.default_value for parameter in parameters)
+        self.positional = sum(not parameter.kwarg_only for parameter in parameters)
+
+    def by_position(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as the dispatcher calls it."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            rest = range(len(arguments), len(self.names))
+            values = (keywords.get(self.names[position], self.defaults[position]) for position in rest)
+            return function(*arguments, *values)
+
+        return call
+
+    def call(self, called: Any, values: tuple[Any, ...]) -> Any:
+        """Call the operator."""
+        keywords = zip(self.names[self.positional :], values[self.positional :], strict=True)
+        return called(*values[: self.positional], **dict(keywords))
 
 
 def _refusal(name: str, parameter: str, seen: str, differentiable: tuple[str, ...]) -> GradientError:

@@ -7,6 +7,7 @@ around a torch call keeps working when the call is replaced by ours. Not here: t
 from __future__ import annotations
 
 __all__ = [
+    "AccuracyError",
     "DeviceError",
     "DtypeError",
     "GradientError",
@@ -96,6 +97,10 @@ class UnknownKernelError(SteadySumError, ValueError):
 
 class KernelUnavailableError(SteadySumError, RuntimeError):
     """A kernel named by the caller can't run here, or can't run this problem."""
+
+
+class AccuracyError(SteadySumError, RuntimeError):
+    """A result that fails a check of its accuracy, again and again."""
 
 
 class WeightsFileNotFoundError(SteadySumError, FileNotFoundError):

@@ -32,6 +32,7 @@ __all__ = [
     "Arguments",
     "accept",
     "accept_target",
+    "accept_tensor",
     "check",
     "check_devices",
     "check_storage",
@@ -91,10 +92,10 @@ def accept(
     kernel: str,
 ) -> Arguments:
     """Check the Python types of a public function's arguments."""
-    _accept_tensor("input", input)
-    _accept_tensor("weight", weight)
+    accept_tensor("input", input)
+    accept_tensor("weight", weight)
     if bias is not None:
-        _accept_tensor("bias", bias)
+        accept_tensor("bias", bias)
     dtype = statistics_dtype(input.dtype)
     scale = _accept_number("scale", scale)
     _check_scale(scale, dtype)
@@ -122,10 +123,11 @@ def accept(
 
 def accept_target(target: Tensor) -> None:
     """Check that target is a tensor."""
-    _accept_tensor("target", target)
+    accept_tensor("target", target)
 
 
-def _accept_tensor(name: str, value: Any) -> None:
+def accept_tensor(name: str, value: Any) -> None:
+    """Check that a value is a dense tensor."""
     if not isinstance(value, Tensor):
         raise OperandTypeError(f"type of {name}", _type_name(value), "torch.Tensor", "Use torch.as_tensor(...).")
     check_storage(name, value)  # here too, since torch's dispatcher finds no kernel for some layouts

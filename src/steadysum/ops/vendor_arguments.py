@@ -1,0 +1,164 @@
+"""What the vendor's three operators share: the checks of their arguments, and the bit-packed mask.
+
+The signatures are those of torch_npu (CANN); tensors are flat there: input [BT, H], one value per row [BT].
+Not here: the operators (online_max_sum.py, loss_with_max_sum.py, loss_with_max_sum_backward.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steadysum.errors import DtypeError, OperandTypeError, OptionError, RangeError, ShapeError
+from steadysum.kernels.problem import FLOATS
+from steadysum.kernels.registry import check_name
+from steadysum.ops.arguments import Arguments, accept_tensor, check, check_devices, check_storage
+from steadysum.tiling import Shard
+
+__all__ = [
+    "accept_bool",
+    "accept_int",
+    "accept_kernel",
+    "accept_tensors",
+    "check_label_smoothing",
+    "check_matrices",
+    "check_rows",
+    "check_shard",
+    "mask_bytes",
+    "pack_mask",
+    "unpack_mask",
+]
+
+BITS = 8  # of a byte of the mask
+
+
+# ---- Python types ------------------------------------------------------------------------------------------------
+
+
+def accept_tensors(required: dict[str, Tensor], optional: dict[str, Tensor | None] | None = None) -> None:
+    """Check that the arguments of these names are dense tensors."""
+    for name, value in {**required, **(optional or {})}.items():
+        if value is not None or name in required:
+            accept_tensor(name, value)
+
+
+def accept_int(name: str, value: Any, *, optional: bool = False) -> None:
+    """Check that an argument is an int (or None, where that is allowed)."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        allowed = "int or None" if optional else "int"
+        raise OperandTypeError(f"type of {name}", type(value).__name__, allowed, "Use int(...).")
+
+
+def accept_bool(name: str, value: Any) -> None:
+    """Check that an argument is True or False."""
+    if not isinstance(value, bool):
+        raise OperandTypeError(f"type of {name}", type(value).__name__, "bool", "Pass True or False.")
+
+
+def accept_kernel(name: Any) -> None:
+    """Check that `kernel` is a kernel's name."""
+    if not isinstance(name, str):
+        raise OperandTypeError("type of kernel", type(name).__name__, "str", "Pass a kernel's name, or 'auto'.")
+    check_name(name)
+
+
+# ---- sizes, dtypes, ranges ---------------------------------------------------------------------------------------
+
+
+def check_matrices(input: Tensor, weight: Tensor, kernel: str) -> Arguments:
+    """The matrices [BT, H] and [V, H] as the arguments of our operators, checked."""
+    if input.dim() != 2:
+        raise ShapeError(
+            "rank of input",
+            seen=str(list(input.shape)),
+            allowed="[BT, H], rank 2",
+            remedy="Flatten the leading dimensions: input.reshape(-1, H), target.reshape(-1).",
+        )
+    arguments = Arguments(input, weight, None, 1.0, None, None, None, kernel)
+    check(arguments)
+    return arguments
+
+
+def check_shard(start: int, columns: int, vocab_size: int | None) -> Shard | None:
+    """Where the columns of a weight lie in a vocabulary of `vocab_size` columns; None: the weight's cut is its own."""
+    if start < 0:
+        raise RangeError("vocab_start_index", str(start), ">= 0", "Pass the id of the weight's first row.")
+    if vocab_size is None:
+        return None
+    if start + columns > vocab_size:
+        raise RangeError(
+            "vocab_size",
+            seen=f"{vocab_size}, with vocab_start_index {start} and {columns} rows of weight",
+            allowed=f">= {start + columns}",
+            remedy="Pass the size of the whole vocabulary, over all cards, or None.",
+        )
+    return Shard(start, vocab_size)
+
+
+def check_rows(
+    values: dict[str, Tensor], rows: int, dtypes: tuple[torch.dtype, ...] = FLOATS, *, beside: str = "input"
+) -> None:
+    """Raise unless each tensor has one value per row, in one of the dtypes, on the device of the first."""
+    for name, tensor in values.items():
+        check_storage(name, tensor)
+        if tensor.shape != (rows,):
+            allowed = f"[{rows}], one value per row of {beside}"
+            raise ShapeError(f"shape of {name}", str(list(tensor.shape)), allowed, "Flatten it with .reshape(-1).")
+        if tensor.dtype not in dtypes:
+            raise DtypeError(
+                f"dtype of {name}", str(tensor.dtype), ", ".join(map(str, dtypes)), "Convert it with .to(...)."
+            )
+    check_devices({name: tensor.device for name, tensor in values.items()})
+
+
+def check_label_smoothing(label_smoothing: float | None) -> None:
+    """Raise unless there is none: the vendor's operator has the argument, and allows only 0."""
+    if label_smoothing:
+        raise OptionError(
+            "label_smoothing",
+            seen=str(label_smoothing),
+            allowed="0.0 or None, as in the vendor's operator",
+            remedy="linear_cross_entropy has label smoothing.",
+        )
+
+
+# ---- the mask ----------------------------------------------------------------------------------------------------
+
+
+def mask_bytes(rows: int) -> int:
+    """The bytes that a mask of so many rows takes."""
+    return (rows + BITS - 1) // BITS
+
+
+def pack_mask(
+    outside: Tensor,  # [BT], bool
+    pad: int,
+) -> Tensor:  # [(BT + 7) // 8], uint8
+    """Bit i of byte k is row 8 k + i; the bits beyond the last row are `pad`.
+
+    >>> pack_mask(torch.tensor([True, False, True]), 0), pack_mask(torch.tensor([True, False, True]), 1)
+    (tensor([5], dtype=torch.uint8), tensor([253], dtype=torch.uint8))
+    """
+    rows = outside.shape[0]
+    bits = outside.new_full((mask_bytes(rows) * BITS,), pad, dtype=torch.int32)
+    bits[:rows] = outside
+    places = torch.arange(BITS, dtype=torch.int32, device=outside.device)
+    return (bits.view(-1, BITS) << places).sum(dim=1, dtype=torch.int32).to(torch.uint8)
+
+
+def unpack_mask(
+    mask: Tensor,  # [>= (BT + 7) // 8], uint8
+    rows: int,  # BT
+) -> Tensor:  # [BT], bool
+    """What pack_mask packed.
+
+    >>> unpack_mask(torch.tensor([5], dtype=torch.uint8), 3)
+    tensor([ True, False,  True])
+    """
+    places = torch.arange(BITS, dtype=torch.int32, device=mask.device)
+    bits = (mask[: mask_bytes(rows), None].to(torch.int32) >> places) & 1
+    return bits.reshape(-1)[:rows].bool()
