@@ -24,7 +24,7 @@ import steadysum
 from steadysum import kernels
 from steadysum.errors import KernelUnavailableError
 from steadysum.kernels import Problem, ascend, eager
-from steadysum.tiling import Shard
+from steadysum.kernels.target_mask import unpack_mask
 
 ROWS, HIDDEN, VOCAB = 11, 16, 200  # rows beside a multiple of 8, so that the mask has pad bits
 FORWARD, BACKWARD = ascend.FORWARD[0], ascend.BACKWARD[0]
@@ -194,6 +194,47 @@ def test_rows_that_take_no_part_are_not_handed_over(calls: list[Call], operands:
     _assert_gradients_of_a_loss((x, weight, target), (loss, x.grad, weight.grad))
 
 
+def test_a_shards_gradients_are_the_vendors_with_rows_of_other_cards_masked(
+    calls: list[Call], operands: tuple[Tensor, ...]
+) -> None:
+    x, weight, target = operands
+    start, vocab = VOCAB, 3 * VOCAB
+    target = torch.where(torch.arange(ROWS) % 3 == 0, target, target + start)  # every third is on the first card
+    found = steadysum.fused_linear_online_max_sum(
+        x, weight, target, start, start + VOCAB, vocab_size=vocab, kernel="ascend"
+    )
+    upstream = torch.linspace(0.5, 1.5, ROWS)
+    of_input, of_weight = steadysum.fused_linear_cross_entropy_loss_with_max_sum_backward(
+        upstream,
+        x,
+        weight,
+        found.target_mask,
+        found.masked_target,
+        logits_max=found.logits_max,
+        sum_exp_logits=found.sum_exp_logits,
+        vocab_start_index=start,
+        vocab_size=vocab,
+        kernel="ascend",
+    )
+    assert [call.name for call in calls] == [FORWARD, BACKWARD]
+    grad, _, _, mask, masked_target = calls[1].positional
+    assert torch.equal(unpack_mask(mask, ROWS), torch.arange(ROWS) % 3 == 0)
+    assert torch.equal(masked_target, found.masked_target.to(torch.int64))
+    assert (grad - upstream).abs().max() <= 2 * torch.finfo(torch.float32).eps  # exp sum_exp, rounded twice
+    right = steadysum.fused_linear_cross_entropy_loss_with_max_sum_backward(
+        upstream.double(),
+        x.double(),
+        weight.double(),
+        found.target_mask,
+        found.masked_target,
+        logits_max=found.logits_max.double(),
+        sum_exp_logits=found.sum_exp_logits.double(),
+        kernel="eager",
+    )
+    _assert_one_rounding(of_input, right[0])
+    _assert_one_rounding(of_weight, right[1])
+
+
 def test_class_weights_are_an_upstream_gradient_of_each_row(calls: list[Call], operands: tuple[Tensor, ...]) -> None:
     x, weight, target = (operands[0].requires_grad_(), operands[1].requires_grad_(), operands[2])
     class_weight = torch.linspace(0.5, 2.0, VOCAB).bfloat16()
@@ -305,7 +346,6 @@ REFUSED = [
     ({"softcap": 30.0}, "the vendor's operator has no softcap"),
     ({"has_temperature": True}, "the vendor's operator has no temperature"),
     ({"valid_vocab": VOCAB - 1}, "the vendor's operator has no valid_vocab"),
-    ({"shard": Shard(0, 4 * VOCAB)}, "the vendor's operator has no shard"),
     ({"scale": 2.0, "softcap": 30.0}, "the vendor's operator has no scale, softcap"),
     *(
         (

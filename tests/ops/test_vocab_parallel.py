@@ -14,11 +14,11 @@ from torch import Tensor
 
 from steadysum import MaxSum, linear_cross_entropy, linear_max_sum
 from steadysum.errors import OperandTypeError, RangeError, ShapeError
+from steadysum.kernels.target_mask import unpack_mask
 from steadysum.ops import vocab_parallel
 from steadysum.ops.loss_with_max_sum import fused_cross_entropy_loss_with_max_sum
 from steadysum.ops.loss_with_max_sum_backward import fused_linear_cross_entropy_loss_with_max_sum_backward
 from steadysum.ops.online_max_sum import OnlineMaxSum, fused_linear_online_max_sum
-from steadysum.ops.vendor_arguments import unpack_mask
 from steadysum.ops.vocab_parallel import (
     MergedShards,
     add_input_gradients,

@@ -36,6 +36,7 @@ from steadysum.kernels.eager import softmax as softmax
 from steadysum.kernels.gradients import Gradients, LogitGradient, PullBack, Wanted
 from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
+from steadysum.kernels.target_mask import pack_mask
 
 name: Final = "ascend"
 promises: Final = frozenset({Promise.RUN_TO_RUN})
@@ -81,15 +82,17 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
     """The wanted gradients: by the vendor's operator where they are those of a cross-entropy, else by `eager`.
 
     Which it is shows in the coefficients that `pull_back` gives for all rows at once: the vendor's backward knows
-    grad_i (p_ij - [j = t_i]) alone. Anything else, such as a z-loss, a gradient filter or a row with an infinite max,
-    is computed by `eager` on the same device, from the vendor's statistics.
+    grad_i (p_ij - [j = t_i]) alone, without the second term in rows whose target is another card's. Anything else, such
+    as a z-loss, a gradient filter or a row with an infinite max, is computed by `eager` on the same device, from the
+    vendor's statistics.
     """
     if call.size == 0:
         return eager.gradients(call, pull_back, wanted, known)
     rows = call.rows(0, call.size)
     found = _statistics(rows) if known is None else known
     terms = pull_back(found, 0, call.size)
-    if not _is_cross_entropy(terms, found):
+    elsewhere = None if terms.target is None else terms.target == 0
+    if elsewhere is None or not _is_cross_entropy(terms, found, elsewhere):
 
         def again(_: Statistics, start: int, stop: int) -> LogitGradient:  # pull_back may count what it is shown
             return LogitGradient(*(None if term is None else term[start:stop] for term in terms))
@@ -97,11 +100,12 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
         return eager.gradients(call, again, wanted, found)
     assert rows.target is not None
     assert terms.target is not None
+    assert terms.exp is not None
     of_rows, of_weight = _operator(BACKWARD)(
-        -terms.target,
+        torch.where(elsewhere, terms.exp * found.sum_exp, -terms.target),
         rows.input.contiguous(),
         rows.weight.contiguous(),
-        rows.target.new_zeros((call.size + 7) // 8, dtype=torch.uint8),  # no target is another card's
+        pack_mask(elsewhere, pad=0),
         rows.target,
         logits_max=found.max,
         sum_exp_logits=found.sum_exp,
@@ -127,8 +131,8 @@ def _statistics(call: Operands) -> Statistics:
     return Statistics(largest, sum_exp, None if call.target is None else predicted + largest)
 
 
-def _is_cross_entropy(terms: LogitGradient, found: Statistics) -> bool:
-    """Whether the gradient of the logits is grad_i (p_ij - [j = t_i]), grad = -target = exp sum_exp.
+def _is_cross_entropy(terms: LogitGradient, found: Statistics, elsewhere: Tensor) -> bool:
+    """Whether the gradient of the logits is grad_i (p_ij - [j = t_i]), grad = -target = exp sum_exp, or grad_i p_ij.
 
     exp was rounded when it was divided by sum_exp and the product here is rounded again: at most eps together.
     """
@@ -138,7 +142,7 @@ def _is_cross_entropy(terms: LogitGradient, found: Statistics) -> bool:
         return False
     eps = torch.finfo(found.sum_exp.dtype).eps
     off = terms.exp * found.sum_exp + terms.target
-    return bool((off.abs() <= eps * terms.target.abs()).all())  # not where NaN
+    return bool((elsewhere & terms.exp.isfinite() | (off.abs() <= eps * terms.target.abs())).all())  # not where NaN
 
 
 def _at_their_places(
@@ -162,7 +166,6 @@ def _beyond_the_operator(problem: Problem) -> str | None:
         "softcap": problem.softcap is not None,
         "temperature": problem.has_temperature,
         "valid_vocab": problem.valid_vocab not in (None, problem.vocab),
-        "shard": problem.shard is not None,  # its tiles are cut at places of its own
     }
     used = [option for option, is_used in options.items() if is_used]
     if used:

@@ -18,6 +18,7 @@ from steadysum.kernels.chunks import PIECE_BYTES, row_chunks
 from steadysum.kernels.gradients import Gradients, LogitGradient, Wanted
 from steadysum.kernels.problem import FLOATS, SIXTEEN_BIT, Operands, Statistics, statistics_dtype
 from steadysum.kernels.registry import Kernel, select
+from steadysum.kernels.target_mask import mask_bytes, unpack_mask
 from steadysum.ops.arguments import TARGET_DTYPES, Arguments, check_devices, check_storage, first_bad, operands, rows
 from steadysum.ops.derivative import nan_where_infinite_max
 from steadysum.ops.rounded_logits import round_in_place
@@ -30,8 +31,6 @@ from steadysum.ops.vendor_arguments import (
     check_matrices,
     check_rows,
     check_shard,
-    mask_bytes,
-    unpack_mask,
 )
 from steadysum.tiling import Shard
 

@@ -18,6 +18,7 @@ from steadysum.errors import RangeError, TargetRangeError
 from steadysum.kernels.chunks import row_chunks
 from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Statistics, statistics_dtype
 from steadysum.kernels.registry import Kernel, select
+from steadysum.kernels.target_mask import mask_bytes, pack_mask
 from steadysum.ops.arguments import Arguments, check_target, column, first_bad, operands
 from steadysum.ops.rounded_logits import rounded_statistics
 from steadysum.ops.vendor_arguments import (
@@ -27,8 +28,6 @@ from steadysum.ops.vendor_arguments import (
     accept_tensors,
     check_matrices,
     check_shard,
-    mask_bytes,
-    pack_mask,
 )
 from steadysum.tiling import Shard
 

@@ -1,4 +1,4 @@
-"""What the vendor's three operators share: the checks of their arguments, and the bit-packed mask.
+"""What the vendor's three operators share: the checks of their arguments.
 
 The signatures are those of torch_npu (CANN); tensors are flat there: input [BT, H], one value per row [BT].
 Not here: the operators (online_max_sum.py, loss_with_max_sum.py, loss_with_max_sum_backward.py).
@@ -26,12 +26,7 @@ __all__ = [
     "check_matrices",
     "check_rows",
     "check_shard",
-    "mask_bytes",
-    "pack_mask",
-    "unpack_mask",
 ]
-
-BITS = 8  # of a byte of the mask
 
 
 # ---- Python types ------------------------------------------------------------------------------------------------
@@ -124,41 +119,3 @@ def check_label_smoothing(label_smoothing: float | None) -> None:
             allowed="0.0 or None, as in the vendor's operator",
             remedy="linear_cross_entropy has label smoothing.",
         )
-
-
-# ---- the mask ----------------------------------------------------------------------------------------------------
-
-
-def mask_bytes(rows: int) -> int:
-    """The bytes that a mask of so many rows takes."""
-    return (rows + BITS - 1) // BITS
-
-
-def pack_mask(
-    outside: Tensor,  # [BT], bool
-    pad: int,
-) -> Tensor:  # [(BT + 7) // 8], uint8
-    """Bit i of byte k is row 8 k + i; the bits beyond the last row are `pad`.
-
-    >>> pack_mask(torch.tensor([True, False, True]), 0), pack_mask(torch.tensor([True, False, True]), 1)
-    (tensor([5], dtype=torch.uint8), tensor([253], dtype=torch.uint8))
-    """
-    rows = outside.shape[0]
-    bits = outside.new_full((mask_bytes(rows) * BITS,), pad, dtype=torch.int32)
-    bits[:rows] = outside
-    places = torch.arange(BITS, dtype=torch.int32, device=outside.device)
-    return (bits.view(-1, BITS) << places).sum(dim=1, dtype=torch.int32).to(torch.uint8)
-
-
-def unpack_mask(
-    mask: Tensor,  # [>= (BT + 7) // 8], uint8
-    rows: int,  # BT
-) -> Tensor:  # [BT], bool
-    """What pack_mask packed.
-
-    >>> unpack_mask(torch.tensor([5], dtype=torch.uint8), 3)
-    tensor([ True, False,  True])
-    """
-    places = torch.arange(BITS, dtype=torch.int32, device=mask.device)
-    bits = (mask[: mask_bytes(rows), None].to(torch.int32) >> places) & 1
-    return bits.reshape(-1)[:rows].bool()

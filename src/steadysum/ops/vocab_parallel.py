@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from steadysum.errors import OperandTypeError, RangeError, ShapeError
+from steadysum.kernels.target_mask import unpack_mask
 from steadysum.maxsum import MaxSum, fold_tree, merge, rescale
-from steadysum.ops.vendor_arguments import unpack_mask
 from steadysum.tiling import SEGMENTS, Shard, is_node, segment_columns, segments
 
 __all__ = [
