@@ -61,7 +61,9 @@ class Grid {
         return {segment, begin, least(begin + kTileColumns, segment_end(segment))};
     }
 
-    static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+    static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+        return a / b + (a % b != 0 ? 1 : 0);  // not (a + b - 1) / b, which overflows near the end of the range
+    }
     static constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
    private:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steadysum import MaxSum, linear_cross_entropy, linear_max_sum
-from steadysum.errors import OperandTypeError, RangeError, ShapeError
+from steadysum.errors import DtypeError, OperandTypeError, RangeError, ShapeError
 from steadysum.kernels.target_mask import unpack_mask
 from steadysum.ops import vocab_parallel
 from steadysum.ops.loss_with_max_sum import fused_cross_entropy_loss_with_max_sum
@@ -21,6 +21,7 @@ from steadysum.ops.loss_with_max_sum_backward import fused_linear_cross_entropy_
 from steadysum.ops.online_max_sum import OnlineMaxSum, fused_linear_online_max_sum
 from steadysum.ops.vocab_parallel import (
     MergedShards,
+    ShardStatistics,
     add_input_gradients,
     merge_max_sum,
     merge_shards,
@@ -28,6 +29,7 @@ from steadysum.ops.vocab_parallel import (
     rescale_predicted,
     rescale_sum,
     split_vocab,
+    to_send,
 )
 
 Cut = Sequence[range]
@@ -169,6 +171,19 @@ def test_a_mean_over_shards_is_the_scalar_loss(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["native"], indirect=True)
+def test_rows_left_out_have_the_bits_of_ignored_ones(kernel: str) -> None:
+    given, cut = operands(9600, rows=300), split_vocab(9600, 4)
+    given.target[::3], given.input[3] = -100, torch.nan
+    expected = unsharded(given, kernel=kernel)
+    keep = given.target != -100
+    kept = Operands(given.input[keep], given.weight, given.target[keep], given.upstream[keep])
+    found = sharded(kept, cut, kernel=kernel)
+    assert torch.equal(found.losses, expected.losses[keep])
+    assert torch.equal(found.input_grad, expected.input_grad[keep])
+    assert torch.equal(found.weight_grad, expected.weight_grad)
+
+
+@pytest.mark.parametrize("kernel", ["native"], indirect=True)
 def test_rows_without_a_target_have_no_loss_but_their_log_sum(kernel: str) -> None:
     given, cut = operands(9600), split_vocab(9600, 4)
     given.target[::3] = -100
@@ -240,7 +255,7 @@ def test_plain_tuples_merge_with_one_rounding_more(kernel: str) -> None:
 
 # ---- pieces ------------------------------------------------------------------------------------------------------
 @given(st.integers(1, 200_000), st.integers(1, 64))
-def test_a_vocabulary_is_split_without_gaps_and_evenly(vocab: int, count: int) -> None:
+def test_a_vocabulary_is_split_without_gaps_at_nodes_or_evenly(vocab: int, count: int) -> None:
     if count > vocab:
         with pytest.raises(RangeError, match=f"shards: got {count}; allowed: 1 to {vocab}"):
             split_vocab(vocab, count)
@@ -250,6 +265,15 @@ def test_a_vocabulary_is_split_without_gaps_and_evenly(vocab: int, count: int) -
     assert cut[-1].stop == vocab
     assert len(cut) == count
     assert all(cut)
+    sizes = [len(columns) for columns in cut]
+    assert other_bits(cut) is None or max(sizes) - min(sizes) <= 1
+
+
+def test_sizes_that_are_no_sizes_are_refused() -> None:
+    with pytest.raises(OperandTypeError, match="type of vocab_size: got float; allowed: int"):
+        split_vocab(64.0, 2)  # type: ignore[arg-type]
+    with pytest.raises(RangeError, match="vocab_size: got 0; allowed: >= 1"):
+        split_vocab(0, 1)
 
 
 @given(st.integers(8192, 200_000), st.sampled_from([1, 2, 4, 8, 16]))
@@ -270,6 +294,52 @@ def test_a_cut_with_gaps_is_refused(cut: list[range]) -> None:
         other_bits(cut)
 
 
+@pytest.mark.parametrize("kernel", ["native"], indirect=True)
+def test_what_a_rank_sends_is_enough_for_the_unsharded_bits(kernel: str) -> None:
+    """Four tensors of fixed shape and dtype per rank, as all_gather takes them; merged as a generator, too."""
+    given, cut = operands(9600), split_vocab(9600, 4)
+    given.target[::5] = -100
+    shards = operator1(given, cut, kernel=kernel)
+    sent = [[tensor.clone() for tensor in to_send(shard)] for shard in shards]
+    assert {tuple((tensor.shape, tensor.dtype) for tensor in each) for each in sent} == {
+        (((ROWS,), torch.float32),) * 3 + (((5,), torch.uint8),)
+    }
+    expected = merge_shards(shards, cut)
+    received = (ShardStatistics(*each) for each in sent)
+    assert all(map(torch.equal, merge_shards(received, cut), expected))
+
+
+@pytest.mark.parametrize("form", [lambda shard: shard, to_send, lambda shard: tuple(shard)[:4]])
+@pytest.mark.parametrize("kernel", ["native"], indirect=True)
+def test_a_target_of_minus_infinity_in_a_shard_of_nothing_else_is_infinitely_unlikely(kernel: str, form: Any) -> None:
+    given, cut = operands(9600), split_vocab(9600, 4)
+    given.weight[:2400], given.input[:] = -torch.inf, 1.0
+    given.target[:] = 7
+    merged = merge_shards([form(shard) for shard in operator1(given, cut, kernel=kernel)], cut)
+    assert merged.predicted_logits.eq(-torch.inf).all()
+
+
+def test_values_of_one_shard_that_do_not_fit_are_refused() -> None:
+    rows = torch.zeros(20)
+    mask = torch.zeros(3, dtype=torch.uint8)
+    with pytest.raises(DtypeError, match=r"dtype of target_mask: got torch.bool; allowed: torch.uint8, one bit"):
+        merge_shards([(rows, rows, rows, torch.zeros(20, dtype=torch.bool))])
+    with pytest.raises(ShapeError, match=r"shape of target_mask: got \[2\]; allowed: \[3\] or longer"):
+        merge_shards([(rows, rows, rows, mask[:2])])
+    with pytest.raises(ShapeError, match=r"shape of the target's logit: got \[20, 1\]; allowed: \[20\]"):
+        merge_shards([(rows, rows, rows[:, None], mask)])
+    with pytest.raises(DtypeError, match=r"dtype of target_mask: got torch.bool"):
+        rescale_predicted(rows, rows, rows, rows.bool())
+    with pytest.raises(ShapeError, match=r"shape of global_max: got \[3\]; allowed: \[20\]"):
+        rescale_sum(rows, rows, rows[:3])
+
+
+def test_a_result_is_never_a_part() -> None:
+    part = torch.ones(1, 1)
+    add_input_gradients([part]).zero_()
+    assert part.item() == 1
+
+
 def test_shards_that_do_not_fit_are_refused() -> None:
     one = MaxSum(torch.zeros(2), torch.ones(2))
     with pytest.raises(ShapeError, match="number of shards: got 0; allowed: 1 or more"):
@@ -280,8 +350,12 @@ def test_shards_that_do_not_fit_are_refused() -> None:
         merge_max_sum([one, MaxSum(torch.zeros(3), torch.ones(3))])
     with pytest.raises(ShapeError, match=r"shapes of the parts: got \[2, 1\] and \[3, 1\]"):
         add_input_gradients([torch.ones(2, 1), torch.ones(3, 1)])
-    with pytest.raises(OperandTypeError, match="allowed: the results of fused_linear_online_max_sum"):
+    with pytest.raises(OperandTypeError, match="got tuple of 2; allowed: the results of fused_linear_online_max_sum"):
         merge_shards([(torch.zeros(2), torch.ones(2))])
+    with pytest.raises(OperandTypeError, match="types in the cut: got tuple; allowed: range"):
+        merge_max_sum([one], [(0, 5)])  # type: ignore[list-item]
+    with pytest.raises(DtypeError, match=r"dtype of the parts: got torch.int64"):
+        add_input_gradients([torch.ones(2, 1, dtype=torch.int64)])
 
 
 def test_input_gradients_are_added_wide() -> None:

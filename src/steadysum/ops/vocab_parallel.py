@@ -8,21 +8,25 @@ operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from steadysum.errors import OperandTypeError, RangeError, ShapeError
+from steadysum.errors import DtypeError, OperandTypeError, RangeError, ShapeError
+from steadysum.kernels.problem import FLOATS
 from steadysum.kernels.target_mask import unpack_mask
 from steadysum.maxsum import MaxSum, fold_tree, merge, rescale
+from steadysum.ops.online_max_sum import OnlineMaxSum
+from steadysum.ops.vendor_arguments import accept_int, check_mask, check_rows
 from steadysum.tiling import SEGMENTS, Shard, is_node, segment_columns, segments
 
 __all__ = [
     "MergedShards",
+    "ShardStatistics",
     "add_input_gradients",
     "merge_max_sum",
     "merge_shards",
@@ -30,9 +34,19 @@ __all__ = [
     "rescale_predicted",
     "rescale_sum",
     "split_vocab",
+    "to_send",
 ]
 
 T = TypeVar("T")
+
+
+class ShardStatistics(NamedTuple):
+    """What a rank sends to the others: three numbers per row, and a bit."""
+
+    logits_max: Tensor  # [BT]
+    sum_exp_logits: Tensor  # [BT]
+    target_logits: Tensor  # [BT]: the target's logit itself, 0 where masked
+    target_mask: Tensor  # [(BT + 7) // 8], uint8
 
 
 class MergedShards(NamedTuple):
@@ -54,10 +68,13 @@ def split_vocab(vocab_size: int, shards: int) -> tuple[range, ...]:
         shards: how many to make, 1 to vocab_size.
 
     Returns:
-        The columns of each shard, ascending. For 1, 2, 4, 8 or 16 shards of 8192 columns or more they are whole
-        segments, so that `other_bits` has nothing to say; other cuts are as even as they can be.
+        The columns of each shard, ascending. Where the fold's tree can be shared out over so many shards they are nodes
+        of it, so that `other_bits` has nothing to say: for 1, 2, 4, 8 or 16 shards of 8192 columns or more, with a
+        shorter last shard where 16 doesn't divide. Below, nodes are multiples of 512 columns, and shards may be far
+        from even. Any other number of shards is cut as evenly as can be.
 
     Raises:
+        OperandTypeError: sizes that aren't integers.
         RangeError: there are more shards than columns.
 
     >>> split_vocab(128256, 4)
@@ -65,6 +82,10 @@ def split_vocab(vocab_size: int, shards: int) -> tuple[range, ...]:
     >>> split_vocab(50257, 2)  # one segment of 16 has 3142 columns
     (range(0, 25136), range(25136, 50257))
     """
+    accept_int("vocab_size", vocab_size)
+    accept_int("shards", shards)
+    if vocab_size < 1:
+        raise RangeError("vocab_size", str(vocab_size), ">= 1", "Pass the number of columns of the whole vocabulary.")
     if not 1 <= shards <= vocab_size:
         raise RangeError("shards", str(shards), f"1 to {vocab_size}, the columns", "Use fewer shards.")
     width, leaves = segment_columns(vocab_size), len(segments(vocab_size))
@@ -126,27 +147,55 @@ def merge_max_sum(shards: Sequence[MaxSum], cut: Sequence[range] | None = None) 
     return _fold(list(shards), cut, merge)
 
 
-def merge_shards(shards: Sequence[Sequence[Tensor | None]], cut: Sequence[range] | None = None) -> MergedShards:
+def to_send(found: OnlineMaxSum) -> ShardStatistics:
+    """What a rank sends to the others: of the results of operator 1 on its shard, what `merge_shards` needs.
+
+    Args:
+        found: what fused_linear_online_max_sum returned.
+
+    >>> from steadysum import fused_linear_online_max_sum
+    >>> input, target = torch.tensor([[1.0]]), torch.tensor([1])
+    >>> to_send(fused_linear_online_max_sum(input, torch.tensor([[1.0], [2.0]]), target, 0, 2)).target_logits
+    tensor([2.])
+    """
+    return ShardStatistics(found.logits_max, found.sum_exp_logits, found.target_logits, found.target_mask)
+
+
+def merge_shards(
+    shards: Iterable[OnlineMaxSum | ShardStatistics | Sequence[Tensor | None]], cut: Sequence[range] | None = None
+) -> MergedShards:
     """From the results of operator 1 on all shards to the arguments of operator 2.
 
     Args:
-        shards: what fused_linear_online_max_sum returned for each shard, ascending by their columns. Plain tuples of
-            its first four values serve as well; then predicted is moved to the new maximum with one rounding more.
+        shards: for each shard what fused_linear_online_max_sum returned, or what `to_send` made of it, ascending by
+            their columns. Plain tuples of the first four results serve as well; then predicted, which was rounded when
+            the shard's maximum was taken off it, is moved to the whole row's, and rounded once more.
         cut: the columns of all shards, ascending. None: they are equally large.
 
     Returns:
         MergedShards(logits_max, sum_exp_logits, predicted_logits), [BT] each, relative to the maximum of the whole row.
 
     Raises:
-        ShapeError, DtypeError, DeviceError: shards that don't fit each other, or the cut.
+        OperandTypeError, ShapeError, DtypeError, DeviceError, RangeError: shards that don't fit each other, or the cut.
+
+    >>> from steadysum import fused_linear_online_max_sum
+    >>> input, weight, target = torch.tensor([[1.0]]), torch.tensor([[1.0], [2.0], [4.0], [4.0]]), torch.tensor([1])
+    >>> first = fused_linear_online_max_sum(input, weight[:2], target, 0, 2, vocab_size=4)
+    >>> second = fused_linear_online_max_sum(input, weight[2:], target, 2, 4, vocab_size=4)
+    >>> merge_shards([first, to_send(second)])
+    MergedShards(logits_max=tensor([4.]), sum_exp_logits=tensor([2.1851]), predicted_logits=tensor([-2.]))
     """
-    merged = merge_max_sum([MaxSum(*_tensors(shard)[:2]) for shard in shards], cut)
+    parts = [_part(shard) for shard in shards]
+    for part in parts:
+        _check_part(part)
+    merged = merge_max_sum([MaxSum(part.max, part.sum_exp) for part in parts], cut)
     predicted = torch.zeros_like(merged.max)
-    for shard in shards:
-        largest, _, own, mask = _tensors(shard)
-        logits = getattr(shard, "target_logits", None)
-        here = ~unpack_mask(mask, largest.shape[0])
-        moved = own + (largest - merged.max) if logits is None else logits - merged.max
+    for part in parts:
+        here = ~unpack_mask(part.mask, part.max.shape[0])
+        if part.is_relative:
+            moved = _moved(part.target, part.max, merged.max)
+        else:
+            moved = part.target - merged.max
         predicted = torch.where(here, moved, predicted)
     return MergedShards(merged.max, merged.sum_exp, predicted)
 
@@ -165,18 +214,25 @@ def add_input_gradients(parts: Sequence[Tensor], cut: Sequence[range] | None = N
 
     Raises:
         ShapeError: no parts, parts of different shapes, or a number of parts that isn't the cut's.
+        DtypeError: parts of integers.
+        RangeError: a cut with gaps.
 
     Source: Megatron-LM issue 2739 (parts that were added up in 16 bits).
 
     >>> add_input_gradients([torch.ones(1, 2), torch.ones(1, 2)])
     tensor([[2., 2.]])
     """
+    for part in parts:
+        if part.dtype not in FLOATS:
+            raise DtypeError(
+                "dtype of the parts", str(part.dtype), ", ".join(map(str, FLOATS)), "Pass what operator 3 returned."
+            )
     wide = [part if part.dtype == torch.float64 else part.to(torch.float32) for part in parts]
     for part in wide[1:]:
         if part.shape != wide[0].shape:
             seen = f"{list(wide[0].shape)} and {list(part.shape)}"
             raise ShapeError("shapes of the parts", seen, "equal shapes", "Pass parts of one call's rows.")
-    return _fold(wide, cut, torch.add)
+    return _fold(wide, cut, torch.add) if len(wide) != 1 else wide[0].clone()  # never a part itself
 
 
 # ---- one shard at a time, for exchanges by all-reduce --------------------------------------------------------------
@@ -194,6 +250,9 @@ def rescale_sum(
     >>> rescale_sum(torch.tensor([2.0]), torch.tensor([-torch.inf]), torch.tensor([1.0]))
     tensor([0.])
     """
+    rows = logits_max.shape[0] if logits_max.dim() == 1 else -1
+    values = {"sum_exp_logits": sum_exp_logits, "logits_max": logits_max, "global_max": global_max}
+    check_rows(values, rows, beside="logits_max")
     return sum_exp_logits * rescale(logits_max, global_max)
 
 
@@ -209,8 +268,15 @@ def rescale_predicted(
     >>> rescale_predicted(torch.tensor([-1.0]), torch.tensor([3.0]), torch.tensor([5.0]), mask)
     tensor([-3.])
     """
+    _check_part(_Part(logits_max, global_max, predicted_logits, target_mask, is_relative=True))
     here = ~unpack_mask(target_mask, predicted_logits.shape[0])
-    return torch.where(here, predicted_logits + (logits_max - global_max), 0.0)
+    return torch.where(here, _moved(predicted_logits, logits_max, global_max), 0.0)
+
+
+def _moved(predicted: Tensor, own: Tensor, largest: Tensor) -> Tensor:
+    """A target's distance from a shard's maximum, as one from the row's. (-inf from a maximum of -inf is NaN.)"""
+    further = own - largest
+    return torch.where(own == -torch.inf, further, predicted + further)
 
 
 # ---- the fold ----------------------------------------------------------------------------------------------------
@@ -233,6 +299,9 @@ def _fold(parts: list[T], cut: Sequence[range] | None, join: Callable[[T, T], T]
 
 def _checked(cut: Sequence[range]) -> int:
     """The vocabulary's size. Raises unless the cut's ranges cover it, ascending, without gaps."""
+    if not all(isinstance(columns, range) for columns in cut):
+        seen = ", ".join(type(columns).__name__ for columns in cut)
+        raise OperandTypeError("types in the cut", seen, "range", "Pass [range(start, stop), ...], or use split_vocab.")
     starts = [0, *(columns.stop for columns in cut)]
     if not cut or any(
         columns.start != start or columns.step != 1 or not columns for columns, start in zip(cut, starts, strict=False)
@@ -246,12 +315,33 @@ def _checked(cut: Sequence[range]) -> int:
     return cut[-1].stop
 
 
-def _tensors(shard: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if len(shard) < 4 or not all(isinstance(value, Tensor) for value in shard[:4]):
+class _Part(NamedTuple):
+    """A shard's results, in whichever form they came."""
+
+    max: Tensor
+    sum_exp: Tensor
+    target: Tensor  # the target's logit
+    mask: Tensor
+    is_relative: bool  # target is measured from max
+
+
+def _part(shard: Any) -> _Part:
+    values = tuple(shard[:4]) if isinstance(shard, (tuple, list)) else ()
+    if len(values) < 4 or not all(isinstance(value, Tensor) for value in values):
         raise OperandTypeError(
             "a shard's results",
-            seen=f"{type(shard).__name__} of {len(shard)}",
-            allowed="the results of fused_linear_online_max_sum",
+            seen=f"{type(shard).__name__} of {len(values)}" if values else type(shard).__name__,
+            allowed="the results of fused_linear_online_max_sum, or to_send of them",
             remedy="Pass (logits_max, sum_exp_logits, predicted_logits, target_mask, ...).",
         )
-    return shard[0], shard[1], shard[2], shard[3]  # type: ignore[return-value]
+    largest, sum_exp, target, mask = values
+    target_logits = getattr(shard, "target_logits", None)  # an attribute beside the tuple, or a member of it
+    if target_logits is None:
+        return _Part(largest, sum_exp, target, mask, is_relative=True)
+    return _Part(largest, sum_exp, target_logits, mask, is_relative=False)
+
+
+def _check_part(part: _Part) -> None:
+    values = {"logits_max": part.max, "sum_exp_logits": part.sum_exp, "the target's logit": part.target}
+    check_rows(values, part.max.shape[0] if part.max.dim() == 1 else -1, beside="logits_max")
+    check_mask(part.mask, part.max.shape[0])

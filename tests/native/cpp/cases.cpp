@@ -154,6 +154,7 @@ Case draw(unsigned seed) {
     if (below(random, 3) == 0) {
         c.before = pick({0, 1, 100, 511, 512, 513, 1024, 4000, 9000});
         c.after = pick({0, 1, 511, 512, 3000, 8192});
+        if (below(random, 8) == 0) c.after = std::numeric_limits<std::int64_t>::max() - c.before - c.vocabulary;
     }
     return c;
 }

@@ -100,7 +100,7 @@ struct Columns {
 std::vector<Columns> segments_of(const steadysum::Problem& problem) {
     const std::int64_t here = problem.vocabulary();
     const std::int64_t V = problem.shard.vocabulary == 0 ? here : problem.shard.vocabulary;
-    const std::int64_t width = V >= 8192 ? (V + 15) / 16 : 512;
+    const std::int64_t width = V >= 8192 ? (V - 1) / 16 + 1 : 512;
     std::vector<Columns> segments;
     for (std::int64_t begin = -problem.shard.start; begin < here; begin += width)
         if (begin + width > 0) segments.push_back({std::max<std::int64_t>(begin, 0), std::min(begin + width, here)});
