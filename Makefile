@@ -20,10 +20,10 @@ export STEADYSUM_REQUIRE_NATIVE ?= $(if $(CXX_FOUND),1,0)
 
 NATIVE := $(shell find native -not -path 'native/test/*' \( -name '*.cpp' -o -name '*.hpp' \) 2>/dev/null)
 CPP := $(shell find native tests -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
-PYTHON_TREES := src tests benchmarks examples
+PYTHON_TREES := src tests benchmarks examples tools
 SANITIZERS := address undefined thread
 
-.PHONY: help run test bench lint docs format soak native-test function-errors examples clean
+.PHONY: help run test bench bench-gpu lint vendor-schema docs format soak native-test function-errors examples clean
 help:  ## Show the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | column -t -s $$'\t'
 
@@ -51,15 +51,18 @@ $(VENV)/.extra-%: pyproject.toml constraints.txt | $(VENV)/.package
 run: $(VENV)/.package  ## The main job: check the operator on the default shapes
 	$(BIN)/steadysum check
 
-test: $(VENV)/.package $(VENV)/.extra-dev $(VENV)/.extra-real traps  ## All tests, but the soak
+test: $(VENV)/.package $(VENV)/.extra-dev $(VENV)/.extra-real $(VENV)/.extra-triton traps  ## All tests, but the soak
 	STEADYSUM_TRAPS_BUILD=build/traps $(BIN)/pytest -n 2 -m "not soak" tests
 	$(BIN)/pytest -q --doctest-modules src
 
-soak: $(VENV)/.package $(VENV)/.extra-dev $(VENV)/.extra-real traps native-test function-errors  ## The long tests: many more drawn examples, load, repetition
+soak: $(VENV)/.package $(VENV)/.extra-dev $(VENV)/.extra-real $(VENV)/.extra-triton traps native-test function-errors  ## The long tests: many more drawn examples, load, repetition
 	STEADYSUM_TRAPS_BUILD=build/traps $(BIN)/pytest -n 2 --hypothesis-profile=soak tests
 
 bench: $(VENV)/.package $(VENV)/.extra-bench $(VENV)/.extra-real  ## Side by side with peers; ARGS=--quick for a short look
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-gpu: $(VENV)/.package $(VENV)/.extra-bench  ## The triton kernels beside peers, on a GPU; ARGS=--quick for a short look
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 examples: $(VENV)/.package $(VENV)/.extra-real  ## Run the examples
 	for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
@@ -71,6 +74,9 @@ lint: $(VENV)/.package $(VENV)/.extra-dev  ## ruff, mypy, import-linter, clang-f
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(if $(CPP),$(BIN)/clang-format --dry-run -Werror $(CPP))
+
+vendor-schema: $(VENV)/.package  ## Compare the vendor's operators with those of its published package; ARGS=--or-skip
+	$(BIN)/python tools/check_vendor_schema.py $(ARGS)
 
 format: $(VENV)/.package $(VENV)/.extra-dev  ## Format all sources
 	$(BIN)/ruff check --fix $(wildcard $(PYTHON_TREES))

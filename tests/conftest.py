@@ -13,6 +13,11 @@ from torch import Tensor
 
 from steadysum import _extension, kernels
 
+# Without a GPU the triton kernel runs in Triton's interpreter. It reads this where it is first used, and a process that
+# a test starts inherits it.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # A shared machine's pauses are no failures; a failing example is printed, and repeats (the same examples in every run).
 hypothesis.settings.register_profile("steadysum", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)  # `make soak`; new examples each time

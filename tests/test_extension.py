@@ -41,7 +41,8 @@ def test_a_failed_import_becomes_a_reason(error: Exception, text: str, monkeypat
 def test_without_the_extension_calls_run_on_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_extension, "module", None)
     monkeypatch.setattr(_extension, "reason", "for this test")
-    assert kernels.available() == ("eager", "reference")
+    assert "native" not in kernels.available()
+    assert {"eager", "reference"} <= set(kernels.available())
     choice = kernels.explain(kernels.Problem(rows=1, hidden=8, vocab=9))
     assert choice.kernel == "eager"
     assert choice.reasons["native"] == "for this test"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from steadysum import MaxSum, _extension, linear_max_sum
 from steadysum.errors import DeviceError, DtypeError, GradientError, OperandTypeError, ShapeError
-from steadysum.maxsum import fold, fold_tree, identity, merge, merge_by_torch
+from steadysum.maxsum import fold, fold_tree, identity, merge, merge_by_torch, merges_on
 
 INF = math.inf
 U = 2.0**-24  # half an ulp of 1 in fp32
@@ -183,6 +183,16 @@ def test_without_native_merge_still_works(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(_extension, "module", None)
     row = MaxSum(torch.tensor([1.0]), torch.tensor([2.0]))
     assert same(merge(row, row), MaxSum(torch.tensor([1.0]), torch.tensor([4.0])))
+
+
+def test_merge_on_a_device_is_that_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (MaxSum(torch.tensor([1.0]), torch.tensor([value])) for value in (2.0, 3.0))
+    monkeypatch.setattr(_extension, "module", None)
+    monkeypatch.setitem(merges_on, "cpu", lambda *_: second)  # there is no other device here
+    assert same(merge(first, first), second)
+    double = MaxSum(first.max.double(), first.sum_exp.double())
+    assert merge(double, double).sum_exp.item() == 4.0  # such a kernel computes fp32
+    assert "cuda" in merges_on
 
 
 def test_merge_on_the_cpu_in_fp32_is_natives(needs_native: types.ModuleType) -> None:

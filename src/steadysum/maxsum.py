@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -61,9 +61,10 @@ def merge(first: MaxSum, second: MaxSum) -> MaxSum:
         first, second: MaxSum of equal shapes, dtypes and devices. Order matters for the last bits only.
 
     Returns:
-        MaxSum of that shape and dtype; on CPU fp32, with the `native` kernel installed, with the published bits of its
-        fold. Shards of a vocabulary that are computed by calls of their own are cut anew, each by its own size: merged,
-        they are right, but in general not to the last bits of the unsharded call.
+        MaxSum of that shape and dtype; in fp32 on the CPU, with the `native` kernel installed, and on a GPU that the
+        `triton` kernel runs on, with the published bits of their fold. Shards of a vocabulary are cut by calls of their
+        own, each by its own size: merged, they are right, but in general not to the last bits of the unsharded call.
+        ops.vocab_parallel has what shards need.
 
     Raises:
         ShapeError, DtypeError, DeviceError: the two don't fit each other.
@@ -81,6 +82,11 @@ def merge(first: MaxSum, second: MaxSum) -> MaxSum:
                 "Wrap it: MaxSum(max, sum_exp).",
             )
     return MaxSum(*torch.ops.steadysum.merge(*first, *second))
+
+
+# By the type of device, the merge of fp32 statistics there, with the bits of the fold of the device's kernel. Kernels
+# enter theirs here.
+merges_on: Final[dict[str, Callable[[MaxSum, MaxSum], MaxSum]]] = {}
 
 
 def merge_by_torch(first: MaxSum, second: MaxSum) -> MaxSum:
@@ -155,7 +161,8 @@ def _merge(max1: Tensor, sum1: Tensor, max2: Tensor, sum2: Tensor) -> tuple[Tens
     _check(max1, sum1, max2, sum2)
     native = _extension.module
     if native is None or max1.device.type != "cpu" or max1.dtype != torch.float32:
-        merged = merge_by_torch(MaxSum(max1, sum1), MaxSum(max2, sum2))
+        of_device = merges_on.get(max1.device.type, merge_by_torch) if max1.dtype == torch.float32 else merge_by_torch
+        merged = of_device(MaxSum(max1, sum1), MaxSum(max2, sum2))
         return merged.max, merged.sum_exp
     largest = torch.empty_like(max1, memory_format=torch.contiguous_format)
     sum_exp = torch.empty_like(largest)

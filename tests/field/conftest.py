@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+import torch
 
 from steadysum import _extension
+from steadysum.kernels import triton
 
 from . import trap_build
 
@@ -26,3 +28,23 @@ def traps(built_with_traps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(_extension, "module", built_with_traps)
     yield built_with_traps
     built_with_traps.arm(0)
+
+
+@pytest.fixture
+def runs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The triton kernel, on operands on the CPU: interpreted.
+
+    The interpreter copies the memory behind each operand to the CPU and back, for GPUs' sake; here from and to the same
+    place, which with memory that is only reserved would touch all of it.
+    """
+    missing = triton.missing()
+    if missing is not None:
+        pytest.skip(f"kernel triton is missing: {missing}")
+    if not triton.interpreted():
+        pytest.skip("operands on the CPU need Triton's interpreter: TRITON_INTERPRET=1")
+    copy = torch.UntypedStorage.copy_
+
+    def copied(self: torch.UntypedStorage, source: torch.UntypedStorage, *others: object) -> torch.UntypedStorage:
+        return self if self.data_ptr() == source.data_ptr() else copy(self, source, *others)
+
+    monkeypatch.setattr(torch.UntypedStorage, "copy_", copied)

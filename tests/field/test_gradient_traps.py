@@ -233,6 +233,8 @@ def check_far_elements(kernel: str) -> None:
         check_training(Problem(far(2, 16, 2**32, 1, first=0), head, targets(2, 70)), kernel)
         check_training(Problem(draw(rows, 16), far(2, 16, 2**32, 1, first=16), targets(rows, 2)), kernel)
         check_training(Problem(draw(rows, 2), far(70, 2, 1, 2**32, first=64), targets(rows, 70)), kernel)
+        # Strides that fit into 32 bits, 64 times of which don't: a step from one block of hidden columns to the next.
+        check_training(Problem(draw(rows, 65), far(70, 65, 1, 2**26, first=128), targets(rows, 70)), kernel)
         check_softmax(draw(2, 16), head, far(2, 70, 2**31, 1, first=2**31 + 256), kernel)
 
 
@@ -272,12 +274,13 @@ def check_peaked_rows(kernel: str) -> None:
 
 def check_many_blocks_of_rows(kernel: str) -> None:
     """Liger-Kernel#512, axolotl#1601: the weight's gradient was accumulated in 16 bits over chunks of rows."""
+    rows, columns = (600, 130) if kernel == "triton" else (1500, 530)  # which, interpreted, takes half a minute
     for dtype in (torch.float32, torch.bfloat16):
-        x, head = draw(1500, 16).to(dtype), (draw(530, 16, seed=1) / 4).to(dtype)
-        check_training(Problem(x, head, targets(1500, 530)), kernel)
-    # In 16 bits 1500 equal terms stop adding up at 256 of them: far beyond the one rounding that bf16 operands allow.
-    x, head = torch.ones(1500, 16, dtype=torch.bfloat16), torch.zeros(530, 16, dtype=torch.bfloat16)
-    check_training(Problem(x, head, torch.zeros(1500, dtype=torch.int64)), kernel)
+        x, head = draw(rows, 16).to(dtype), (draw(columns, 16, seed=1) / 4).to(dtype)
+        check_training(Problem(x, head, targets(rows, columns)), kernel)
+    # In 16 bits equal terms stop adding up at 256 of them: far beyond the one rounding that bf16 operands allow.
+    x, head = torch.ones(rows, 16, dtype=torch.bfloat16), torch.zeros(columns, 16, dtype=torch.bfloat16)
+    check_training(Problem(x, head, torch.zeros(rows, dtype=torch.int64)), kernel)
 
 
 def check_many_segments(kernel: str) -> None:
@@ -311,6 +314,11 @@ def test_loss_and_gradients_do_not_fall_into(trap: str, isa: str, needs_native: 
 @pytest.mark.parametrize("trap", CHECKS)
 def test_eager_does_not_fall_into(trap: str) -> None:
     CHECKS[trap]("eager")
+
+
+@pytest.mark.parametrize("trap", CHECKS)
+def test_triton_does_not_fall_into(trap: str, runs_triton: None) -> None:
+    CHECKS[trap]("triton")
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -484,6 +492,12 @@ def trained(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("check", {variant.check: None for variant in VARIANTS.values()})
 def test_training_passes(check: Callable[[str], None], trained: str) -> None:
     check(trained)
+
+
+@pytest.mark.parametrize("check", {variant.check: None for variant in VARIANTS.values()})
+def test_training_with_triton_passes(check: Callable[[str], None], runs_triton: None) -> None:
+    check("triton")
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", VARIANTS)

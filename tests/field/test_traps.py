@@ -1,6 +1,6 @@
 """Numerical traps that shipped in the field's best libraries: the kernel passes their checks, and the checks see them.
 
-Each trap has one check, a comparison with float64. It passes on the shipped kernel, and fails on a build of the same
+Each trap has one check, a comparison with float64. It passes on the shipped kernels, and fails on a build of `native`'s
 sources in which that one trap (native/traps.hpp) is armed: so the check can see what it is there for.
 
 The bound of a comparison is that of the roundings on the way, with u = 2^-24 for one of them. A logit of H products
@@ -60,8 +60,10 @@ def assert_within(found: Tensor, exact: Tensor, bound: Tensor, what: str) -> Non
     assert bool((error <= bound).all()), f"{what} {MISSED}: {found.tolist()}, exact {exact.tolist()}"
 
 
-def check_max_sum(input: Tensor, weight: Tensor, bias: Tensor | None = None, valid_vocab: int | None = None) -> None:
-    found = linear_max_sum(input, weight, bias=bias, valid_vocab=valid_vocab, kernel="native")
+def check_max_sum(
+    kernel: str, input: Tensor, weight: Tensor, bias: Tensor | None = None, valid_vocab: int | None = None
+) -> None:
+    found = linear_max_sum(input, weight, bias=bias, valid_vocab=valid_vocab, kernel=kernel)
     call = exact(input, weight, bias, valid_vocab)
     assert_within(found.max, call.max, call.logit_bound, "max")
     assert_within(found.sum_exp, call.sum_exp, sum_bound(call, weight.shape[0]) * call.sum_exp, "sum_exp")
@@ -75,50 +77,50 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 FEW_AND_MANY: Final = (3, 40)
 
 
-def check_ragged_tail() -> None:
+def check_ragged_tail(kernel: str) -> None:
     """verl#2656, #2899: the padded tail of the vocabulary was counted as exp(0)."""
     for rows in FEW_AND_MANY:
         for offset in (-20.0, 0.0, 3.0):
             bias = torch.full((700,), offset)
-            check_max_sum(draw(rows, 32) / 8, draw(700, 32, seed=1), bias)
-            check_max_sum(draw(rows, 32) / 8, draw(700, 32, seed=1), bias, valid_vocab=130)
+            check_max_sum(kernel, draw(rows, 32) / 8, draw(700, 32, seed=1), bias)
+            check_max_sum(kernel, draw(rows, 32) / 8, draw(700, 32, seed=1), bias, valid_vocab=130)
 
 
-def check_very_negative_rows() -> None:
+def check_very_negative_rows(kernel: str) -> None:
     """verl, Megatron: with a running max that starts at 0, rows of logits below -88 underflow to log 0."""
     for rows in FEW_AND_MANY:
-        check_max_sum(draw(rows, 32) / 8, draw(700, 32, seed=1), torch.full((700,), -120.0))
+        check_max_sum(kernel, draw(rows, 32) / 8, draw(700, 32, seed=1), torch.full((700,), -120.0))
 
 
-def check_bias_over_blocks() -> None:
+def check_bias_over_blocks(kernel: str) -> None:
     """apple/ml-cross-entropy#52: the bias was subtracted once per block of H."""
     for rows in FEW_AND_MANY:
-        check_max_sum(draw(rows, 300), draw(700, 300, seed=1), draw(700, seed=2))
+        check_max_sum(kernel, draw(rows, 300), draw(700, 300, seed=1), draw(700, seed=2))
 
 
-def check_masked_tiles() -> None:
+def check_masked_tiles(kernel: str) -> None:
     """apple/ml-cross-entropy: a tile of -inf logits gave NaN."""
     for rows in FEW_AND_MANY:
         input, weight, bias = draw(rows, 32), draw(1100, 32, seed=1), torch.zeros(1100)
         bias[:512] = -torch.inf
-        check_max_sum(input, weight, bias)
-        check_max_sum(input, weight, valid_vocab=512)  # the second and third tile
-        check_max_sum(input, weight, torch.full((1100,), -torch.inf))
+        check_max_sum(kernel, input, weight, bias)
+        check_max_sum(kernel, input, weight, valid_vocab=512)  # the second and third tile
+        check_max_sum(kernel, input, weight, torch.full((1100,), -torch.inf))
 
 
-def check_strides() -> None:
+def check_strides(kernel: str) -> None:
     """TransformerEngine#2746: transposed and other non-contiguous operands gave a wrong loss."""
     for rows in FEW_AND_MANY:
         input, weight = draw(rows, 48), draw(300, 48, seed=1)
-        check_max_sum(input, draw(48, 300, seed=1).T)
-        check_max_sum(draw(48, rows).T, weight)
-        check_max_sum(draw(rows, 96)[:, ::2], weight)
-        check_max_sum(input, draw(600, 48, seed=1)[::2])
-        check_max_sum(draw(1, 48).expand(rows, 48), weight)
-        check_max_sum(input, draw(300, 1, seed=1).expand(300, 48))
+        check_max_sum(kernel, input, draw(48, 300, seed=1).T)
+        check_max_sum(kernel, draw(48, rows).T, weight)
+        check_max_sum(kernel, draw(rows, 96)[:, ::2], weight)
+        check_max_sum(kernel, input, draw(600, 48, seed=1)[::2])
+        check_max_sum(kernel, draw(1, 48).expand(rows, 48), weight)
+        check_max_sum(kernel, input, draw(300, 1, seed=1).expand(300, 48))
 
 
-def check_far_elements() -> None:
+def check_far_elements(kernel: str) -> None:
     """apple/ml-cross-entropy, commit #39: offsets in 32 bits overflow.
 
     Of the 8 GiB only the pages of the elements are ever touched.
@@ -135,31 +137,33 @@ def check_far_elements() -> None:
     for rows in FEW_AND_MANY:
         weight = draw(70, 16, seed=1).bfloat16()
         # The second row's offset of 2^32 wraps to 0, one of 2^31 to -2^31: the storage reaches that far to both sides.
-        check_max_sum(far(2, 16, 2**32, 1, first=0), weight)
-        check_max_sum(draw(rows, 16).bfloat16(), far(2, 16, 2**32, 1, first=16))
-        check_max_sum(draw(rows, 16).bfloat16(), far(2, 16, 2**31, 1, first=2**31 + 32))
-        check_max_sum(draw(rows, 2).bfloat16(), far(70, 2, 1, 2**32, first=64))
+        check_max_sum(kernel, far(2, 16, 2**32, 1, first=0), weight)
+        check_max_sum(kernel, draw(rows, 16).bfloat16(), far(2, 16, 2**32, 1, first=16))
+        check_max_sum(kernel, draw(rows, 16).bfloat16(), far(2, 16, 2**31, 1, first=2**31 + 32))
+        check_max_sum(kernel, draw(rows, 2).bfloat16(), far(70, 2, 1, 2**32, first=64))
 
 
-def check_alternating_calls() -> None:
+def check_alternating_calls(kernel: str) -> None:
     """A partial that isn't written leaves the previous call's in its slot, which is right if the calls are equal."""
     for rows in FEW_AND_MANY:
         for call in (1, 2, 1, 2):
-            check_max_sum(draw(rows, 32, seed=call), draw(1100, 32, seed=10 * call), torch.full((1100,), 3.0 * call))
+            check_max_sum(
+                kernel, draw(rows, 32, seed=call), draw(1100, 32, seed=10 * call), torch.full((1100,), 3.0 * call)
+            )
 
 
-def check_common_offset() -> None:
+def check_common_offset(kernel: str) -> None:
     """Review of pytorch PR 195829: lse - z_t loses everything where all logits share an offset of 2^24."""
     weight = 2.0**24 - torch.arange(40.0)[:, None]  # [V, 1], exact in fp32
     target = torch.arange(6)
-    found = linear_logprobs(torch.ones(6, 1), weight, target, kernel="native")
+    found = linear_logprobs(torch.ones(6, 1), weight, target, kernel=kernel)
     call = exact(torch.ones(6, 1), weight)._replace(logit_bound=torch.zeros(6))  # products with 1 are exact
     log_sum, distance = call.sum_exp.log(), call.logits.gather(1, target[:, None])[:, 0] - call.max
     bound = sum_bound(call, 40) + 2 * U * log_sum + U * (log_sum + distance.abs())
     assert_within(found, distance - log_sum, bound, "logprobs")
 
 
-CHECKS: Final[dict[str, Callable[[], None]]] = {
+CHECKS: Final[dict[str, Callable[[str], None]]] = {
     "tail_counts_as_zero": check_ragged_tail,
     "max_starts_at_zero": check_very_negative_rows,
     "bias_once_per_block": check_bias_over_blocks,
@@ -185,17 +189,22 @@ def instructions(native: ModuleType, isa: str) -> Iterator[None]:
 @pytest.mark.parametrize("trap", CHECKS)
 def test_the_kernel_does_not_fall_into(trap: str, isa: str, needs_native: ModuleType) -> None:
     with instructions(needs_native, isa):
-        CHECKS[trap]()
+        CHECKS[trap]("native")
+
+
+@pytest.mark.parametrize("trap", CHECKS)
+def test_triton_does_not_fall_into(trap: str, runs_triton: None) -> None:
+    CHECKS[trap]("triton")
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("trap", CHECKS)
 def test_the_check_notices(trap: str, isa: str, traps: ModuleType) -> None:
     with instructions(traps, isa):
-        CHECKS[trap]()  # nothing else is wrong with this build
+        CHECKS[trap]("native")  # nothing else is wrong with this build
         traps.arm(traps.TRAPS.index(trap))
         with pytest.raises(AssertionError, match=MISSED):
-            CHECKS[trap]()
+            CHECKS[trap]("native")
 
 
 def test_no_trap_can_be_armed_in_the_shipped_kernel(needs_native: ModuleType) -> None:

@@ -17,7 +17,7 @@ DOUBLE = Problem(rows=4, hidden=8, vocab=100, dtype=torch.float64)
 
 
 def test_every_kernel_is_listed_and_eager_and_reference_are_always_available() -> None:
-    assert kernels.names() == ("native", "eager", "reference")
+    assert kernels.names() == ("native", "triton", "ascend", "eager", "reference")
     assert {"eager", "reference"} <= set(kernels.available())
     assert [kernels.get(name).name for name in kernels.names()] == list(kernels.names())
 
@@ -93,7 +93,7 @@ def test_a_named_kernel_that_cannot_run_raises_and_is_not_replaced(needs_native:
 
 def test_an_unknown_kernel_is_named_with_those_that_exist() -> None:
     for refused in (lambda: kernels.use("fast").__enter__(), lambda: kernels.get("fast"), lambda: select(ONE, "fast")):
-        with pytest.raises(UnknownKernelError, match=r"kernel: got 'fast'; allowed: .*'native', 'eager', 'reference'"):
+        with pytest.raises(UnknownKernelError, match=r"kernel: got 'fast'; allowed: .*'triton', 'ascend', 'eager'"):
             refused()
     with pytest.raises(UnknownKernelError, match="got 'auto'"):
         kernels.get("auto")

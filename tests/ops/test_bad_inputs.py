@@ -341,7 +341,7 @@ MISTAKES = {
         max_sum(kernel="cuda"),
         errors.UnknownKernelError,
         ValueError,
-        "kernel: got 'cuda'; allowed: 'auto', 'native', 'eager', 'reference'. steadysum.kernels.available() lists",
+        "kernel: got 'cuda'; allowed: 'auto', 'native', 'triton', 'ascend', 'eager', 'reference'. steadysum.kernels.",
     ),
     "temperature requires grad": Mistake(
         max_sum(temperature=torch.ones(3).requires_grad_()),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from steadysum import _extension
 from steadysum.errors import KernelUnavailableError, UnknownKernelError
-from steadysum.kernels import eager, native, reference
+from steadysum.kernels import ascend, eager, native, reference, triton
 from steadysum.kernels.gradients import Gradients, PullBack, Wanted
 from steadysum.kernels.problem import Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
@@ -82,9 +82,15 @@ class Kernel(Protocol):
         ...
 
 
-_KERNELS: Final[tuple[Kernel, ...]] = (native, eager, reference)  # in the order in which "auto" tries them
+# In the order in which "auto" tries them: those made for a device, then the one for any device.
+_KERNELS: Final[tuple[Kernel, ...]] = (
+    native,
+    triton,
+    ascend,
+    eager,
+    reference,
+)
 _BY_NAME: Final = {kernel.name: kernel for kernel in _KERNELS}
-_ONLY_BY_NAME: Final = frozenset({reference.name})
 
 _used: ContextVar[str] = ContextVar("steadysum_kernel", default=AUTO)
 
@@ -104,7 +110,7 @@ def names() -> tuple[str, ...]:
     """All kernels, whether or not they can run here.
 
     >>> names()
-    ('native', 'eager', 'reference')
+    ('native', 'triton', 'ascend', 'eager', 'reference')
     """
     return tuple(_BY_NAME)
 
@@ -175,9 +181,9 @@ def select(problem: Problem, name: str = AUTO) -> Kernel:
                 remedy="Unset it, or name a kernel.",
             )
         for kernel in _KERNELS:
-            if kernel.name not in _ONLY_BY_NAME and kernel.supports(problem) is None:
+            if kernel.supports(problem) is None and _passed_over(kernel) is None:
                 return kernel
-        seen = "; ".join(f"{kernel.name}: {kernel.supports(problem)}" for kernel in _KERNELS)
+        seen = "; ".join(f"{kernel.name}: {kernel.supports(problem) or _passed_over(kernel)}" for kernel in _KERNELS)
         raise KernelUnavailableError(
             "kernel='auto'", seen, "a problem that one kernel supports", "Convert the operands."
         )
@@ -191,6 +197,15 @@ def select(problem: Problem, name: str = AUTO) -> Kernel:
             remedy="Pass kernel='auto', or ask steadysum.kernels.explain(problem) which kernels could run it.",
         )
     return kernel
+
+
+def _passed_over(kernel: Kernel) -> str | None:
+    """Why "auto" never chooses a kernel that could run the problem, or None."""
+    if kernel.name == reference.name:
+        return "it runs only when it is named"
+    if kernel.name == triton.name and triton.interpreted():
+        return "it runs only when it is named, since Triton interprets it here, for tests"
+    return None
 
 
 def _native_is_demanded(problem: Problem) -> bool:
@@ -211,8 +226,8 @@ def explain(problem: Problem) -> Choice:
         reason = kernel.supports(problem)
         if reason is None and wanted not in (AUTO, kernel.name):
             reason = f"kernels.use({wanted!r}) is in force"
-        elif reason is None and wanted == AUTO and kernel.name in _ONLY_BY_NAME:
-            reason = "it runs only when it is named"
+        elif reason is None and wanted == AUTO and (passed_over := _passed_over(kernel)) is not None:
+            reason = passed_over
         elif reason is None and wanted == AUTO and _native_is_demanded(problem):
             reason = f"{_extension.ISA_VARIABLE} asks for native; it runs only when it is named"
         elif reason is None and chosen is not None:
