@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -32,6 +33,18 @@ def test_a_stopped_measurement_keeps_its_whole_rounds() -> None:
     timings = measure_in_turn({"a": lambda: None, "b": lambda: None}, 9, stopped=lambda: next(asked) == 4)
     assert timings.rounds == 4
     assert {len(times) for times in timings.seconds.values()} == {4}
+
+
+def test_another_clock_can_time_the_calls() -> None:
+    called: list[str] = []
+
+    def clock(call: Callable[[], object]) -> float:
+        call()
+        return float(len(called))
+
+    timings = measure_in_turn({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, 2, clock=clock)
+    assert "".join(called) == "ab" + "ab" + "ba"
+    assert timings.seconds == {"a": (3.0, 6.0), "b": (4.0, 5.0)}
 
 
 def test_a_ratio_is_taken_round_by_round_so_that_a_slow_machine_cancels_out() -> None:

@@ -21,6 +21,13 @@ SLOW_SECONDS = 1.0
 RESAMPLES = 2000  # of the bootstrap: the interval's ends then move by about a hundredth of its width between seeds
 
 
+def wall_clock(call: Callable[[], object]) -> float:
+    """Seconds that a call takes, by this process's clock."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 class Ratio(NamedTuple):
     """Median of the ratios of a contender's times to the baseline's, round by round, with a 95 % interval."""
 
@@ -56,6 +63,7 @@ def measure_in_turn(
     stopped: Callable[[], bool] = lambda: False,
     progressed: Callable[[], None] = lambda: None,
     planned: Callable[[int], None] = lambda _: None,
+    clock: Callable[[Callable[[], object]], float] = wall_clock,
 ) -> Timings:
     """Times the contenders in turn, in alternating order, after one untimed call of each.
 
@@ -65,8 +73,9 @@ def measure_in_turn(
         stopped: asked before each round; True ends the measurement with the rounds so far.
         progressed: told after each timed call.
         planned: told the number of timed calls to come, as soon as it is known.
+        clock: makes a call, and says how many seconds it took; for example by a device's own clock.
     """
-    warm = [_seconds(call) for call in contenders.values()]
+    warm = [clock(call) for call in contenders.values()]
     if rounds is None:
         rounds = ROUNDS_OF_SLOW_CALLS if max(warm, default=0.0) > SLOW_SECONDS else ROUNDS
     planned(rounds * len(contenders))
@@ -76,7 +85,7 @@ def measure_in_turn(
         if stopped():
             break
         for name in order:
-            times[name].append(_seconds(contenders[name]))
+            times[name].append(clock(contenders[name]))
             progressed()
         order.reverse()
     return Timings({name: tuple(seconds) for name, seconds in times.items()})
@@ -94,9 +103,3 @@ def median_ratio(ratios: npt.ArrayLike, seed: int = 0) -> Ratio:
     draws = np.random.default_rng(seed).choice(values, (RESAMPLES, values.size))
     low, high = np.percentile(np.median(draws, axis=1), (2.5, 97.5))
     return Ratio(float(np.median(values)), float(low), float(high))
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start

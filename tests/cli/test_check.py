@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from steadysum import kernels
 from steadysum.cli import check
+from steadysum.diagnosis.checking import INTERPRETED_RUNS, INTERPRETED_SHAPES, CheckReport
+from steadysum.diagnosis.environment import NEEDS
 from steadysum.diagnosis.subject import Subject
 from steadysum.maxsum import MaxSum
 
@@ -139,3 +144,73 @@ def test_weights_without_a_finite_row_are_no_success(
     assert "no finite row to compare" in text
     assert "float64 gives NaN or an infinity for every row" in text
     assert "No promised bit differed" not in text
+
+
+# ---- kernel triton ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def needs_interpreted_triton() -> None:
+    """Kernel triton, interpreted."""
+    if not kernels.triton.interpreted():
+        pytest.skip(f"triton isn't interpreted here: {kernels.triton.missing() or 'it runs on the GPU'}")
+
+
+@pytest.mark.usefixtures("needs_interpreted_triton")
+def test_triton_is_checked_in_its_interpreter_and_that_is_said(steadysum: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    result = steadysum("check", "--kernel", "triton", "--shape", "3,8,600", "--threads", "1", "--json", str(path))
+    assert result.code == 0, result.out + result.err
+    text = " ".join(result.out.split())
+    assert "N=3 H=8 V=600 fp32, random normal; triton is interpreted" in text
+    assert "triton was interpreted (TRITON_INTERPRET=1)" in text
+    assert f"so {INTERPRETED_RUNS} calls a probe in place of 60" in text
+    assert f"0 of {INTERPRETED_RUNS}" in text
+    assert "No promised bit differed." in text
+    document = json.loads(path.read_text())
+    assert document["interpreted"] == {"triton": "TRITON_INTERPRET=1"}
+    assert {finding["kernel"] for finding in document["problems"][0]["findings"]} == {"triton"}
+    assert all(finding["verdict"] != "could not run" for finding in document["problems"][0]["findings"])
+
+
+@pytest.mark.usefixtures("needs_interpreted_triton")
+def test_an_interpreted_triton_that_is_not_named_is_left_out_openly(steadysum: Callable[..., Any]) -> None:
+    result = steadysum("check", *QUICK)
+    assert result.code == 0
+    text = " ".join(result.out.split())
+    assert "triton was not checked: TRITON_INTERPRET=1 makes it run interpreted and slowly; name it" in text
+
+
+@pytest.mark.usefixtures("needs_interpreted_triton")
+@pytest.mark.parametrize(("asked", "runs"), [((), INTERPRETED_RUNS), (("--runs", "9"), None)])
+def test_defaults_shrink_for_an_interpreted_kernel_and_what_is_asked_for_holds(
+    asked: tuple[str, ...], runs: int | None, steadysum: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def run_check(source: Any, subjects: Any, plan: Any, missing: Any, watcher: Any) -> CheckReport:
+        seen.extend((source.shapes, plan.interpreted_runs))
+        return CheckReport(plan, missing)
+
+    monkeypatch.setattr(check, "run_check", run_check)
+    steadysum("check", "--kernel", "triton", *asked)
+    assert seen == [INTERPRETED_SHAPES, runs]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU for kernel triton")
+def test_triton_without_a_gpu_or_the_interpreter_ends_with_the_reason_and_the_remedy() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    program = (
+        "import sys; sys.argv = ['steadysum', 'check', '--kernel', 'triton']; import steadysum.cli.main as m; m.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**environment, "NO_COLOR": "1"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --kernel triton: got a kernel that can't run here (")
+    assert NEEDS["triton"] in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import steadysum as package
 from steadysum import kernels
 
@@ -24,3 +26,12 @@ def test_the_doctor_writes_json(steadysum: Callable[..., Any], tmp_path: Path) -
     path = tmp_path / "doctor.json"
     assert steadysum("doctor", "--json", str(path)).code == 0
     assert json.loads(path.read_text())["sections"]["kernels"][0]["name"] == "native"
+
+
+def test_the_doctor_explains_kernels_for_hardware_that_is_not_here(steadysum: Callable[..., Any]) -> None:
+    if kernels.ascend.missing() is None:
+        pytest.skip("there is an NPU with torch_npu")
+    text = " ".join(steadysum("doctor").out.split())
+    assert f"ascend not available {kernels.ascend.missing()}. It needs the package torch-npu" in text
+    assert "TRITON_INTERPRET" in text
+    assert "torch-npu" in text

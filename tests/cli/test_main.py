@@ -21,7 +21,7 @@ MISTAKES = [
     (("check", "--shape", "6,8,x"), "--shape: got '6,8,x'", "For example --shape 1024,256,512."),
     (("check", "--dtype", "fp8"), "--dtype: got 'fp8'", "Allowed: fp32, bf16, fp16."),
     (("check", "--threads", "0,1"), "--threads: got '0,1'", "integers from 1 to"),
-    (("check", "--kernel", "cuda"), "kernel: got 'cuda'", "'native', 'eager', 'reference'"),
+    (("check", "--kernel", "cuda"), "kernel: got 'cuda'", "'native', 'triton', 'ascend', 'eager', 'reference'"),
     (("check", "--weights", "{folder}/gone.safetensors"), "gone.safetensors: got no file", "Check the path."),
     (("check", "--weights", "{folder}/text.safetensors"), "can't be read as safetensors", "a .safetensors file"),
     (("check", "--weights", "{folder}/head.safetensors:tail"), "got no tensor 'tail' in it", "head [20, 4]"),

@@ -16,7 +16,17 @@ from torch import Tensor
 from steadysum.diagnosis import checking
 from steadysum.diagnosis import document as document_module
 from steadysum.diagnosis.arguments import Shape
-from steadysum.diagnosis.checking import CheckReport, Finding, ProblemReport, Unwatched, check_operands, run_check
+from steadysum.diagnosis.checking import (
+    DEFAULT_SHAPES,
+    INTERPRETED_SHAPES,
+    CheckReport,
+    Finding,
+    ProblemReport,
+    Unwatched,
+    check_operands,
+    default_shapes,
+    run_check,
+)
 from steadysum.diagnosis.document import SCHEMA, check_document, write_json
 from steadysum.diagnosis.operands import OperandSource
 from steadysum.diagnosis.probes import Plan
@@ -234,3 +244,69 @@ def test_operands_are_not_written_by_a_check(subject: Subject, operands: Operand
     report_of(subject, operands)
     assert torch.equal(operands.input, before[0])
     assert torch.equal(operands.weight, before[1])
+
+
+# ---- devices, and kernels that are interpreted -----------------------------------------------------------------------
+
+
+def test_every_probes_operands_are_on_the_subjects_device(operands: Operands) -> None:
+    devices: set[tuple[str, str]] = set()
+
+    def call(input: Tensor, weight: Tensor) -> MaxSum:
+        devices.add((input.device.type, weight.device.type))
+        return MaxSum(torch.zeros(len(input)), torch.ones(len(input)))
+
+    few = replace(operands, input=operands.input[:3])  # so that rows beside the batch are needed, too
+    elsewhere = Subject("elsewhere", call, device="meta")
+    findings = list(check_operands([elsewhere, replace(elsewhere, name="again")], few, Plan(4, (1,), 0)))
+    assert devices == {("meta", "meta")}
+    assert len(findings) == 14
+    assert Verdict.FAILED not in {found.judgement.verdict for found in findings}
+
+
+def test_an_interpreted_subject_runs_fewer_calls_and_the_report_says_so(subject: Subject, tmp_path: Path) -> None:
+    slow = replace(subject, name="slow", interpreted="SLOW=1")
+    plan = Plan(runs=60, threads=(1, 2), seed=0, interpreted_runs=4)
+    report = run_check(SMALL, [subject, slow], plan)
+    calls = {
+        (found.kernel, found.probe): found.evidence.calls for found in report.findings if found.evidence is not None
+    }
+    assert (calls["right", "repeat"], calls["slow", "repeat"]) == (60, 4)
+    assert (calls["right", "shuffled"], calls["slow", "shuffled"]) == (60, 4)
+    text = " ".join(text_of(report).split())
+    assert "random normal; slow is interpreted" in text
+    assert (
+        "slow was interpreted (SLOW=1): the same arithmetic on the CPU, hundreds of times slower; so 4 calls a probe "
+        "in place of 60. What a GPU's compiler makes of it was not checked."
+    ) in text
+    document = check_document(report)
+    assert document["interpreted"] == {"slow": "SLOW=1"}
+    assert document["plan"]["interpreted_runs"] == 4
+
+
+def test_runs_that_are_asked_for_hold_for_interpreted_subjects_too(subject: Subject) -> None:
+    slow = replace(subject, interpreted="SLOW=1")
+    report = run_check(SMALL, [slow], Plan(runs=5, threads=(1,), seed=0, interpreted_runs=None))
+    found = finding(report, "repeat")
+    assert found.evidence is not None
+    assert found.evidence.calls == 5
+    assert "in place of" not in text_of(report)
+
+
+def test_default_shapes_are_smaller_where_a_subject_is_interpreted(subject: Subject) -> None:
+    assert default_shapes([subject]) == DEFAULT_SHAPES
+    assert default_shapes([subject, replace(subject, interpreted="SLOW=1")]) == INTERPRETED_SHAPES
+
+
+def test_smaller_shapes_are_named(subject: Subject) -> None:
+    problem = ProblemReport(INTERPRETED_SHAPES[0], "fp32", "random normal")
+    report = CheckReport(
+        replace(PLAN, interpreted_runs=6), {}, (problem,), complete=True, interpreted={"slow": "SLOW=1"}
+    )
+    assert "so 6 calls a probe in place of 60, and smaller shapes." in " ".join(text_of(report).split())
+
+
+def test_without_an_interpreted_subject_nothing_is_said_of_it(subject: Subject) -> None:
+    report = run_check(SMALL, [subject], Plan(runs=4, threads=(1,), seed=0, interpreted_runs=2))
+    assert "interpreted" not in text_of(report)
+    assert check_document(report)["interpreted"] == {}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from steadysum.diagnosis.probes import PROBES, REPEAT, Evidence, Plan, record, torch_threads, weigh
+from steadysum import linear_max_sum
+from steadysum.diagnosis.probes import PROBES, REPEAT, SHARDS, Evidence, Plan, probes_of, record, torch_threads, weigh
 from steadysum.diagnosis.subject import Operands, Subject
+from steadysum.diagnosis.subjects import kernel_subject
 from steadysum.maxsum import MaxSum
+from steadysum.tiling import Shard
 
 PLAN = Plan(runs=60, threads=(1, 2, 3), seed=0)
 Broken = Callable[..., Subject]
@@ -96,6 +100,41 @@ def test_one_row_has_no_order_and_no_cut(subject: Subject, operands: Operands) -
     one = Operands(operands.input[:1], operands.weight)
     empty = {probe.name for probe in PROBES if not probe.variants(subject, one, PLAN)}
     assert empty == {"shuffled", "split"}
+
+
+def own_cut(input: Tensor, weight: Tensor, shard: Shard) -> MaxSum:
+    """What a shard gives that is cut as if it were a whole vocabulary."""
+    return linear_max_sum(input, weight, kernel="native")
+
+
+@pytest.mark.usefixtures("needs_native")
+def test_a_shard_that_is_cut_in_its_own_way_is_shown() -> None:
+    generator = torch.Generator().manual_seed(1)
+    input, weight = torch.randn(5, 300, generator=generator), torch.randn(9600, 300, generator=generator)
+    operands = Operands(input, weight, "normal")
+    plan = Plan(runs=8, threads=(1,), seed=0)
+    baseline = record(REPEAT.variants(kernel_subject("native"), operands, plan))[0]
+
+    def shown(subject: Subject) -> Evidence:
+        variants = SHARDS.variants(subject, operands, plan)
+        assert [variant.label for variant in variants] == [f"shards={count}" for count in (2, 4, 8, 16)]
+        return weigh(subject, variants, record(variants), baseline)
+
+    assert shown(kernel_subject("native")).deviating == 0
+    evidence = shown(replace(kernel_subject("native"), shard=own_cut))
+    assert evidence.deviating > 0
+    assert evidence.comes_back
+
+
+def test_shards_are_asked_of_those_who_know_them(subject: Subject) -> None:
+    assert SHARDS not in probes_of(subject)
+    assert SHARDS in probes_of(kernel_subject("native"))
+    assert SHARDS not in probes_of(kernel_subject("eager"))
+
+
+def test_one_segment_has_no_shards() -> None:
+    operands = Operands(torch.zeros(2, 3), torch.zeros(512, 3), "zeros")
+    assert SHARDS.variants(kernel_subject("native"), operands, PLAN) == []
 
 
 def test_the_number_of_threads_is_restored() -> None:

@@ -12,7 +12,14 @@ from rich.progress import Progress, TaskID
 from steadysum.cli import options
 from steadysum.cli.terminal import interruptible, progress_bar, stdout
 from steadysum.diagnosis.arguments import parse_threads
-from steadysum.diagnosis.checking import FIELD_SHAPE, HEAD_SHAPE, RUNS, THREADS, CheckReport, run_check
+from steadysum.diagnosis.checking import (
+    INTERPRETED_RUNS,
+    RUNS,
+    THREADS,
+    CheckReport,
+    default_shapes,
+    run_check,
+)
 from steadysum.diagnosis.document import check_document, write_json
 from steadysum.diagnosis.probes import Plan
 from steadysum.diagnosis.report import render
@@ -21,7 +28,13 @@ from steadysum.diagnosis.subjects import kernel_subjects
 DEFAULT_THREADS = ",".join(map(str, THREADS))
 
 Runs = Annotated[
-    int, typer.Option(min=2, help="Calls for each probe of a promise. 60 see a fault of 5 % with 95 % chance.")
+    int | None,
+    typer.Option(
+        min=2,
+        help=f"Calls for each probe of a promise. {RUNS} see a fault of 5 % with 95 % chance.  "
+        f"[default: {RUNS}; {INTERPRETED_RUNS} of an interpreted kernel]",
+        show_default=False,
+    ),
 ]
 Threads = Annotated[str, typer.Option(metavar="T,T,...", help="Thread counts that must give the same bits.")]
 
@@ -29,7 +42,7 @@ Threads = Annotated[str, typer.Option(metavar="T,T,...", help="Thread counts tha
 def check(
     shape: options.Shapes = None,
     dtype: options.Dtypes = None,
-    runs: Runs = RUNS,
+    runs: Runs = None,
     threads: Threads = DEFAULT_THREADS,
     weights: options.Weights = None,
     inputs: options.Inputs = None,
@@ -41,14 +54,15 @@ def check(
 
     Every available kernel is called with the same inputs, with several thread counts, and with the batch cut in
     several ways. Bits count against a kernel only where it promises them; its error is measured against float64.
-    The default is a small shape with many rows, and an LM head.
+    The default is a small shape with many rows, and an LM head; smaller ones where a kernel is interpreted. The triton
+    kernel, where TRITON_INTERPRET=1 lets it run interpreted on the CPU, is checked only if it is named.
 
     Exit code: 0 no deviation seen, 1 some kernel deviates, 2 could not run, or was stopped (Ctrl-C) before it found
     any; what was found until then is printed and written.
     """
-    source = options.operand_source(shape, dtype, weights, inputs, seed, default=(FIELD_SHAPE, HEAD_SHAPE))
-    plan = Plan(runs, parse_threads(threads), seed)
     subjects, missing = kernel_subjects(kernel or ())
+    source = options.operand_source(shape, dtype, weights, inputs, seed, default=default_shapes(subjects))
+    plan = Plan(runs or RUNS, parse_threads(threads), seed, None if runs else INTERPRETED_RUNS)
     with interruptible() as interrupted, progress_bar() as progress:
         report = run_check(source, subjects, plan, missing, _Watcher(progress, interrupted, json))
     stdout.print(render(report))

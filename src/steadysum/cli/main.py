@@ -10,6 +10,7 @@ import sys
 import traceback
 from typing import Annotated
 
+import torch
 import typer
 from rich.text import Text
 
@@ -59,6 +60,8 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}", "Check the path, and that it can be written to.")
     except MemoryError:
         _fail("not enough memory for this shape", "Choose a smaller --shape.")
+    except torch.OutOfMemoryError as error:  # of a GPU
+        _fail(f"not enough memory on the device: {str(error).splitlines()[0]}", "Choose a smaller --shape.")
     except Exception:
         # Python's own exit code for this is 1, which here says that a kernel deviates.
         traceback.print_exc()

@@ -6,8 +6,8 @@ of tables and files (report.py, document.py), nor of command lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -17,7 +17,18 @@ from steadysum.diagnosis.arguments import DTYPE_NAMES, Shape
 from steadysum.diagnosis.field_loop import FieldLoop, run_field_loop
 from steadysum.diagnosis.observe import Recording
 from steadysum.diagnosis.operands import OperandSource
-from steadysum.diagnosis.probes import PROBES, REPEAT, RUNS_OF_A_CUT, Evidence, Plan, Probe, Variant, record, weigh
+from steadysum.diagnosis.probes import (
+    REPEAT,
+    RUNS_OF_A_CUT,
+    SHARDS,
+    Evidence,
+    Plan,
+    Probe,
+    Variant,
+    probes_of,
+    record,
+    weigh,
+)
 from steadysum.diagnosis.subject import Operands, Subject
 from steadysum.diagnosis.subjects import reference_statistics
 from steadysum.diagnosis.verdicts import Judgement, Verdict, judge
@@ -30,12 +41,23 @@ RUNS = 60
 # Where a kernel promises nothing, a tenth of the calls still shows that it varies; it has no rate to bound.
 INFORMATION_SHARE = 10
 THREADS = (1, 2, 3)  # 3: an uneven share of the tiles for some thread
+DEFAULT_SHAPES = (FIELD_SHAPE, HEAD_SHAPE)
+# An interpreter takes 15 s for one call of the LM head, so these take its place where some subject is interpreted: 16
+# segments, each of a whole tile and a ragged one, and fewer rows of the report's shape. With 6 runs a check takes
+# about a minute. 6 calls show a broken kernel, not a rare fault; interpreted code has no races to find.
+INTERPRETED_SHAPES = (Shape(64, 256, 512), Shape(8, 64, 8200))
+INTERPRETED_RUNS = 6
 
 ACCURACY = "vs float64"
 FIELD_LOOP = "field loop"
 
 
-DEFAULT_PLAN = Plan(RUNS, THREADS, seed=0)
+DEFAULT_PLAN = Plan(RUNS, THREADS, seed=0, interpreted_runs=INTERPRETED_RUNS)
+
+
+def default_shapes(subjects: Sequence[Subject]) -> tuple[Shape, ...]:
+    """What a check runs where no shape is asked for."""
+    return INTERPRETED_SHAPES if any(subject.interpreted for subject in subjects) else DEFAULT_SHAPES
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,7 @@ class CheckReport:
     missing: dict[str, str]  # kernel that isn't available -> why
     problems: tuple[ProblemReport, ...] = ()
     complete: bool = False  # every planned probe has run
+    interpreted: Mapping[str, str] = field(default_factory=dict)  # kernel that is interpreted -> what makes it so
 
     @property
     def findings(self) -> list[Finding]:
@@ -146,7 +169,8 @@ def run_check(
         SteadySumError: the source can't be used.
     """
     watcher = watcher or Unwatched()
-    report = CheckReport(plan, missing or {})
+    interpreted = {subject.name: subject.interpreted for subject in subjects if subject.interpreted}
+    report = CheckReport(plan, missing or {}, interpreted=interpreted)
     for operands in source.load():
         problem = ProblemReport(Shape(*operands.shape), DTYPE_NAMES[operands.input.dtype], operands.source)
         before = report.problems
@@ -169,10 +193,12 @@ def check_operands(
     """The findings of all probes on all subjects, for one set of operands."""
     watcher = watcher or Unwatched()
     oracle: Oracle | None = None
+    everywhere = operands
     for subject in subjects:
+        operands = everywhere.on(subject.device)
         repeat: Recording | None = None
         repeated: Evidence | None = None
-        for probe in PROBES:
+        for probe in probes_of(subject):
             if watcher.stopped():
                 break
             watcher.probing(f"{subject.name}: {probe.name}")
@@ -180,7 +206,7 @@ def check_operands(
             recordings, failure = _record(variants, watcher)
             if failure is not None or not recordings:
                 judgement = (
-                    Judgement(Verdict.FAILED, failure) if failure else Judgement(Verdict.NOT_RUN, "too few rows")
+                    Judgement(Verdict.FAILED, failure) if failure else Judgement(Verdict.NOT_RUN, _too_small(probe))
                 )
                 yield _finding(subject, probe, judgement, None)
                 if probe is REPEAT:
@@ -194,7 +220,7 @@ def check_operands(
             continue
         if not watcher.stopped():
             watcher.probing(f"{subject.name}: {ACCURACY}")
-            oracle = oracle or _oracle(operands, plan)
+            oracle = oracle or _oracle(everywhere, plan)
             yield _check_accuracy(subject, operands, repeat, oracle)
         loop = run_field_loop(repeat, operands.shape[2])
         yield Finding(subject.name, FIELD_LOOP, Judgement(Verdict.INFORMATION, loop.says), loop=loop)
@@ -207,16 +233,21 @@ def title(problem: ProblemReport) -> str:
 
 
 def _variants(probe: Probe, subject: Subject, operands: Operands, plan: Plan) -> list[Variant]:
+    plan = plan.of(subject)
     if probe is not REPEAT and probe.promise not in subject.promises:
         plan = replace(plan, runs=max(RUNS_OF_A_CUT, plan.runs // INFORMATION_SHARE))
     return probe.variants(subject, operands, plan)
+
+
+def _too_small(probe: Probe) -> str:
+    return "one segment of the vocabulary" if probe is SHARDS else "too few rows"
 
 
 def _planned_calls(subjects: Sequence[Subject], operands: Operands, plan: Plan) -> int:
     return sum(
         variant.runs
         for subject in subjects
-        for probe in PROBES
+        for probe in probes_of(subject)
         for variant in _variants(probe, subject, operands, plan)
     )
 
@@ -250,7 +281,7 @@ def _check_accuracy(subject: Subject, operands: Operands, repeat: Recording, ora
     extra: Sequence[Tensor] | None = None
     if oracle.extra.shape[0]:
         try:
-            extra = subject.call(oracle.extra, operands.weight)
+            extra = subject.call(oracle.extra.to(subject.device), operands.weight)
         except Exception as error:
             return Finding(subject.name, ACCURACY, Judgement(Verdict.FAILED, f"{type(error).__name__}: {error}"))
     return _accuracy_finding(subject, measure_accuracy(repeat.usual_outputs, oracle, extra))

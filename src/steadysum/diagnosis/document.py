@@ -8,8 +8,10 @@ Schema `steadysum.check/1`. Additions keep the number; a changed or removed key 
     exit_code     what the command ends with: 0 no deviation seen, 1 deviates, 2 could not run or finish
     created       time of this writing, ISO 8601, UTC
     environment   {steadysum, python, torch, numpy, machine, isa, torch_threads}; isa is null without `native`
-    plan          {runs, threads: [int], seed, confidence}
-    missing       {kernel: why it isn't available}
+    plan          {runs, threads: [int], seed, confidence, interpreted_runs}; the last one (int or null) is in place of
+                  runs for kernels that were interpreted
+    missing       {kernel: why it isn't available, or was left out}
+    interpreted   {kernel: what made it run in an interpreter on the CPU}; empty if none did
     problems      [{rows, hidden, vocabulary, dtype, source, findings: [finding]}]
 
     finding       kernel, probe       strings: one row of the table
@@ -60,8 +62,15 @@ def check_document(report: CheckReport) -> dict[str, Any]:
         "exit_code": report.exit_code,
         "created": created(),
         "environment": versions(),
-        "plan": {"runs": plan.runs, "threads": list(plan.threads), "seed": plan.seed, "confidence": CONFIDENCE},
+        "plan": {
+            "runs": plan.runs,
+            "threads": list(plan.threads),
+            "seed": plan.seed,
+            "confidence": CONFIDENCE,
+            "interpreted_runs": plan.interpreted_runs,
+        },
         "missing": report.missing,
+        "interpreted": dict(report.interpreted),
         "problems": [
             {
                 **problem.shape._asdict(),

@@ -5,6 +5,7 @@ Facts only. Rules on them (versions that are known to be bad) come as data later
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from pathlib import Path
@@ -15,12 +16,16 @@ import torch
 
 import steadysum
 from steadysum import _extension, kernels
+from steadysum.kernels import triton
 
 SCHEMA = "steadysum.doctor/1"  # {schema, versions, sections: {section: [{name, value, note}]}}
 
 # Variables that change bits or speed of this package or of torch's product, and how.
 VARIABLES = {
     "STEADYSUM_ISA": "forces the native kernel's instructions: avx512, avx2 or portable; no bits change",
+    "TRITON_INTERPRET": "1, set before Python starts: kernel triton runs interpreted on the CPU, for tests, and slowly",
+    "CUDA_VISIBLE_DEVICES": "the GPUs that this process may use",
+    "ASCEND_RT_VISIBLE_DEVICES": "the NPUs that this process may use",
     "OMP_NUM_THREADS": "torch's threads, and so ours",
     "MKL_NUM_THREADS": "threads of torch's product",
     "MKL_CBWR": "fixes the code path of torch's product",
@@ -33,6 +38,22 @@ VARIABLES = {
     "KMP_AFFINITY": "binds OpenMP threads to CPUs",
     "GOMP_CPU_AFFINITY": "binds OpenMP threads to CPUs",
 }
+
+
+# What a kernel needs, for a user who lacks it: the doctor shows it beside the kernel's own reason.
+NEEDS = {
+    "native": "It needs a C++20 compiler when the package is installed: install one, then install the package again.",
+    "triton": (
+        "It needs the package triton (pip install 'steadysum[triton]'), and a CUDA or ROCm GPU with a build of torch "
+        "for it; without a GPU, TRITON_INTERPRET=1, set before Python starts, runs it interpreted on the CPU."
+    ),
+    "ascend": (
+        "It needs the package torch-npu of your torch's version (pip install 'steadysum[ascend]'), the vendor's CANN "
+        "toolkit, and an Ascend NPU among those of ASCEND_RT_VISIBLE_DEVICES."
+    ),
+}
+
+OPTIONAL_PACKAGES = {"triton": "triton", "torch-npu": "ascend"}  # name in the package index -> kernel
 
 
 class Fact(NamedTuple):
@@ -85,8 +106,17 @@ def _versions() -> list[Fact]:
         Fact("python", platform.python_version(), platform.python_implementation()),
         Fact("torch", torch.__version__),
         Fact("numpy", np.__version__),
+        *(Fact(package, _version(package), f"for kernel {kernel}") for package, kernel in OPTIONAL_PACKAGES.items()),
         Fact("system", platform.system(), platform.release()),
     ]
+
+
+def _version(package: str) -> str:
+    """As installed; the package isn't imported."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _processor() -> list[Fact]:
@@ -124,8 +154,15 @@ def _kernels() -> list[Fact]:
         kernel = kernels.get(name)
         reason = kernel.missing()
         promises = ", ".join(promise.value for promise in _in_order(kernel.promises))
-        facts.append(Fact(name, "available" if reason is None else "not available", reason or f"promises: {promises}"))
+        if reason is None:
+            facts.append(Fact(name, _available(name), f"promises: {promises}"))
+        else:
+            facts.append(Fact(name, "not available", f"{reason.removesuffix('.')}. {NEEDS.get(name, '')}".strip()))
     return facts
+
+
+def _available(name: str) -> str:
+    return "available, interpreted" if name == triton.name and triton.interpreted() else "available"
 
 
 def _in_order(promises: frozenset[kernels.Promise]) -> list[kernels.Promise]:

@@ -21,9 +21,12 @@ from steadysum.diagnosis.compare import SAME, Deviation, compare, larger
 from steadysum.diagnosis.digest import digest
 from steadysum.diagnosis.observe import Outputs, Recording, observe
 from steadysum.diagnosis.subject import Operands, Subject
+from steadysum.ops.vocab_parallel import merge_max_sum, other_bits, split_vocab
+from steadysum.tiling import Shard
 
 # Each way of cutting a batch is run twice, so that a difference that comes back can be told from one that doesn't.
 RUNS_OF_A_CUT = 2
+SHARD_COUNTS = (2, 4, 8, 16)  # those whose equal shards of a large vocabulary are nodes of the fold's tree
 MOST_PIECES = 5  # of a random split; enough that pieces of one and of many rows both occur
 
 Never: Callable[[], bool] = lambda: False  # noqa: E731  (a default for `stopped`)
@@ -37,6 +40,13 @@ class Plan:
     runs: int  # calls for each probe
     threads: tuple[int, ...]  # thread counts of the threads probe
     seed: int  # of permutations, cuts and row samples
+    interpreted_runs: int | None = None  # as runs, of subjects that are interpreted; None: as the others
+
+    def of(self, subject: Subject) -> Plan:
+        """With the runs of this subject."""
+        if subject.interpreted and self.interpreted_runs is not None:
+            return replace(self, runs=self.interpreted_runs)
+        return self
 
 
 @dataclass(frozen=True)
@@ -215,6 +225,31 @@ def _split(subject: Subject, operands: Operands, plan: Plan) -> list[Variant]:
     return variants
 
 
+def _shards(subject: Subject, operands: Operands, plan: Plan) -> list[Variant]:
+    """The vocabulary in 2, 4, 8 and 16 shards, one call each, folded; where they are nodes of the vocabulary's tree."""
+    vocab = operands.shape[2]
+    counts = [count for count in SHARD_COUNTS if count <= vocab and other_bits(split_vocab(vocab, count)) is None]
+    of_shard = subject.shard
+    if of_shard is None or not counts:
+        return []
+
+    def sharded(count: int) -> Variant:
+        def prepare() -> Callable[[], Outputs]:
+            cut = split_vocab(vocab, count)
+            weights = [operands.weight[columns.start : columns.stop] for columns in cut]
+
+            def call() -> Outputs:
+                pairs = zip(weights, cut, strict=True)
+                parts = [of_shard(operands.input, weight, Shard(columns.start, vocab)) for weight, columns in pairs]
+                return tuple(merge_max_sum(parts, cut))
+
+            return call
+
+        return Variant(f"shards={count}", prepare, max(RUNS_OF_A_CUT, plan.runs // len(counts)))
+
+    return [sharded(count) for count in counts]
+
+
 REPEAT = Probe("repeat", "run-to-run", "Does the same call give the same bits?", _repeat)
 PROBES = (
     REPEAT,
@@ -223,6 +258,12 @@ PROBES = (
     Probe("shuffled", "batch", "Do a row's bits depend on its place in the batch?", _shuffled),
     Probe("split", "batch", "Do a row's bits depend on how the batch is cut?", _split),
 )
+SHARDS = Probe("shards", "shards", "Do the bits depend on how the vocabulary is cut into shards?", _shards)
+
+
+def probes_of(subject: Subject) -> tuple[Probe, ...]:
+    """The probes that can be asked of a subject: that of shards if it knows any."""
+    return PROBES if subject.shard is None else (*PROBES, SHARDS)
 
 
 def _generator(seed: int, stream: int) -> torch.Generator:

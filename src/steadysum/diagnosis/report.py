@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steadysum.diagnosis.accuracy import Accuracy
-from steadysum.diagnosis.checking import CheckReport, Finding, ProblemReport, title
+from steadysum.diagnosis.checking import INTERPRETED_SHAPES, CheckReport, Finding, ProblemReport, title
 from steadysum.diagnosis.compare import NAN_ULPS
 from steadysum.diagnosis.field_loop import FieldLoop
 from steadysum.diagnosis.probes import Evidence
@@ -38,16 +38,18 @@ def render(report: CheckReport) -> RenderableType:
     """All tables, what they mean, and what was left out."""
     parts: list[RenderableType] = []
     for problem in report.problems:
-        parts += [problem_table(problem), *_notes(problem), Text()]
+        parts += [problem_table(problem, tuple(report.interpreted)), *_notes(problem), Text()]
+    parts += [_interpreted(report, name, why) for name, why in report.interpreted.items()]
     parts += [_missing(name, why) for name, why in report.missing.items()]
     parts.append(_conclusion(report))
     return Group(*parts)
 
 
-def problem_table(problem: ProblemReport) -> Table:
-    """Rows: kernel x probe."""
+def problem_table(problem: ProblemReport, interpreted: Sequence[str] = ()) -> Table:
+    """Rows: kernel x probe; the heading names the kernels that were interpreted."""
+    heading = title(problem) + "".join(f"; {name} is interpreted" for name in interpreted)
     table = Table(
-        title=Text(title(problem), style="bold"),
+        title=Text(heading, style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -118,6 +120,16 @@ def _notes(problem: ProblemReport) -> Iterator[Text]:
             yield Text(
                 f"{finding.kernel}, {finding.probe}: {finding.judgement.note}", style=_STYLES[finding.judgement.verdict]
             )
+
+
+def _interpreted(report: CheckReport, name: str, why: str) -> Text:
+    text = f"{name} was interpreted ({why}): the same arithmetic on the CPU, hundreds of times slower"
+    runs = report.plan.interpreted_runs
+    if runs is not None and runs < report.plan.runs:
+        text += f"; so {runs} calls a probe in place of {report.plan.runs}"
+    if {problem.shape for problem in report.problems} <= set(INTERPRETED_SHAPES):
+        text += ", and smaller shapes"
+    return Text(f"{text}. What a GPU's compiler makes of it was not checked.", style="yellow")
 
 
 def _missing(name: str, why: str) -> Text:

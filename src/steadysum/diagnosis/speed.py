@@ -6,7 +6,7 @@ The measurement itself is steadysum.timing. Not the benchmarks against other lib
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,11 +50,14 @@ class SpeedReport:
     rounds: int
     complete: bool  # all planned rounds ran
     speeds: tuple[Speed, ...]
+    device: str = "cpu"
+    interpreted: tuple[str, ...] = ()  # kernels whose times say nothing
 
 
 def contenders(operands: Operands, subjects: Sequence[Subject]) -> dict[str, Callable[[], object]]:
-    """What is timed in turn, the baseline first."""
+    """What is timed in turn, the baseline first; on another device than the CPU, until the device is done."""
     input, weight = operands.input, operands.weight
+    device = input.device.type
 
     def product() -> object:
         return linear(input, weight)
@@ -65,7 +68,15 @@ def contenders(operands: Operands, subjects: Sequence[Subject]) -> dict[str, Cal
     def ours(subject: Subject) -> Callable[[], object]:
         return lambda: subject(operands)
 
-    return {PRODUCT: product, PLAIN: plain, **{f"steadysum {subject.name}": ours(subject) for subject in subjects}}
+    def finished(call: Callable[[], object]) -> Callable[[], object]:
+        def until_done() -> None:
+            call()
+            torch.get_device_module(device).synchronize()
+
+        return call if device == "cpu" else until_done
+
+    calls = {PRODUCT: product, PLAIN: plain, **{f"steadysum {subject.name}": ours(subject) for subject in subjects}}
+    return {name: finished(call) for name, call in calls.items()}
 
 
 def run_bench(
@@ -76,7 +87,10 @@ def run_bench(
     progressed: Callable[[], None] = lambda: None,
     planned: Callable[[int], None] = lambda _: None,
 ) -> Iterator[SpeedReport]:
-    """Times every problem of the source; the last report is incomplete, or missing, where it was stopped."""
+    """Times every problem of the source, on each device that subjects need, since times compare on one device alone.
+
+    The last report is incomplete, or missing, where it was stopped.
+    """
     for operands in source.load():
         rows, _, vocabulary = operands.shape
         # torch's product, and in its logsumexp a second tensor of its size
@@ -84,20 +98,23 @@ def run_bench(
             ",".join(map(str, operands.shape)) + ", for which torch's logits take",
             2 * rows * vocabulary * operands.input.itemsize,
         )
-        calls = 0
+        for device in dict.fromkeys(subject.device for subject in subjects):
+            calls = 0
 
-        def plan(count: int) -> None:
-            nonlocal calls
-            calls = count
-            planned(count)
+            def plan(count: int) -> None:
+                nonlocal calls
+                calls = count
+                planned(count)
 
-        turns = contenders(operands, subjects)
-        timings = measure_in_turn(turns, rounds, stopped, progressed, plan)
-        report = speed_report(operands, timings, complete=timings.rounds * len(turns) == calls)
-        if report is not None:
-            yield report
-        if stopped():
-            return
+            here = [subject for subject in subjects if subject.device == device]
+            turns = contenders(operands.on(device), here)
+            timings = measure_in_turn(turns, rounds, stopped, progressed, plan)
+            report = speed_report(operands, timings, complete=timings.rounds * len(turns) == calls)
+            if report is not None:
+                slow = tuple(subject.name for subject in here if subject.interpreted)
+                yield replace(report, device=device, interpreted=slow)
+            if stopped():
+                return
 
 
 def speed_report(operands: Operands, timings: Timings, complete: bool) -> SpeedReport | None:
@@ -128,9 +145,11 @@ def speed_table(report: SpeedReport) -> Table:
     """The table for a terminal, from 80 columns on."""
     shape = report.shape
     heading = f"N={shape.rows} H={shape.hidden} V={shape.vocabulary} {report.dtype}, {report.source}"
+    heading += "" if report.device == "cpu" else f", on {report.device}"
     rounds = f"{report.rounds} rounds in turn, {report.threads} threads{'' if report.complete else ', stopped early'}"
+    slow = "".join(f"\n{name} is interpreted: its time says nothing" for name in report.interpreted)
     table = Table(
-        title=Text(f"{heading}\n{rounds}", style="bold"),
+        title=Text(f"{heading}\n{rounds}{slow}", style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -155,7 +174,8 @@ def speed_table(report: SpeedReport) -> Table:
 def speed_document(reports: Sequence[SpeedReport], complete: bool) -> dict[str, Any]:
     """{schema, complete, environment, problems: [problem]}.
 
-    A problem is {rows, hidden, vocabulary, dtype, source, threads, rounds, complete, speeds}.
+    A problem is {rows, hidden, vocabulary, dtype, source, device, interpreted, threads, rounds, complete, speeds};
+    interpreted are the kernels whose times say nothing, since an interpreter ran them.
     complete is true once every problem has all its rounds; a stopped or killed run leaves its reports so far.
     A speed is {contender, seconds, ratio: {median, low, high}, gflops, weight_gbytes}.
     """
@@ -168,6 +188,8 @@ def speed_document(reports: Sequence[SpeedReport], complete: bool) -> dict[str, 
                 **report.shape._asdict(),
                 "dtype": report.dtype,
                 "source": report.source,
+                "device": report.device,
+                "interpreted": list(report.interpreted),
                 "threads": report.threads,
                 "rounds": report.rounds,
                 "complete": report.complete,

@@ -12,20 +12,26 @@ import torch
 from torch import Tensor
 
 from steadysum import _extension, kernels
+from steadysum.diagnosis.environment import NEEDS
 from steadysum.diagnosis.subject import Subject
 from steadysum.errors import KernelUnavailableError
+from steadysum.kernels import ascend, triton
 from steadysum.kernels.problem import Operands as KernelOperands
 from steadysum.maxsum import MaxSum
 from steadysum.ops import linear_max_sum
+from steadysum.ops.online_max_sum import fused_linear_online_max_sum
+from steadysum.tiling import Shard
 
 ORACLE = "reference"  # what the others are compared with, so no subject unless it is named
+INTERPRET = "TRITON_INTERPRET=1"
+CPU = "cpu"
 
 
 def kernel_subjects(named: Sequence[str] = ()) -> tuple[list[Subject], dict[str, str]]:
-    """The kernels to check, and why each of the others isn't available.
+    """The kernels to check, and why each of the others isn't available, or was left out.
 
     Args:
-        named: the kernels wanted; none: all that are available but the reference.
+        named: the kernels wanted; none: all that are available but the reference, and but those that are interpreted.
 
     Raises:
         UnknownKernelError: a name that no kernel has.
@@ -40,7 +46,7 @@ def kernel_subjects(named: Sequence[str] = ()) -> tuple[list[Subject], dict[str,
                 f"--kernel {name}",
                 f"a kernel that can't run here ({missing[name]})",
                 ", ".join(kernels.available()),
-                "`steadysum doctor` shows what each kernel needs.",
+                NEEDS.get(name, "`steadysum doctor` shows what each kernel needs."),
             )
     isa = os.environ.get(_extension.ISA_VARIABLE)
     if isa and not named and _extension.module is None:
@@ -51,18 +57,52 @@ def kernel_subjects(named: Sequence[str] = ()) -> tuple[list[Subject], dict[str,
             "instructions that this processor runs",
             f"Unset {_extension.ISA_VARIABLE}, or name the kernels that don't need it, for example --kernel eager.",
         )
-    wanted = named or [name for name in kernels.available() if name != ORACLE]
-    return [kernel_subject(name) for name in dict.fromkeys(wanted)], missing
+    if named:
+        return [kernel_subject(name) for name in dict.fromkeys(named)], missing
+    left_out = {
+        name: f"{interpreted} makes it run interpreted and slowly; name it: --kernel {name}"
+        for name in kernels.available()
+        if (interpreted := _interpreted(name))
+    }
+    wanted = [name for name in kernels.available() if name != ORACLE and name not in left_out]
+    return [kernel_subject(name) for name in wanted], {**missing, **left_out}
 
 
 def kernel_subject(name: str) -> Subject:
-    """One kernel, called as a user calls it: through linear_max_sum."""
+    """One kernel, called as a user calls it: through linear_max_sum; the statistics are brought to the CPU."""
 
     def call(input: Tensor, weight: Tensor) -> MaxSum:
         with torch.no_grad():
-            return linear_max_sum(input, weight, kernel=name)
+            return MaxSum(*(each.cpu() for each in linear_max_sum(input, weight, kernel=name)))
 
-    return Subject(name, call, frozenset(str(promise.value) for promise in kernels.get(name).promises))
+    def shard_of(input: Tensor, weight: Tensor, shard: Shard) -> MaxSum:
+        nowhere = torch.full(input.shape[:1], -1, device=input.device)
+        stop = shard.start + weight.shape[0]
+        found = fused_linear_online_max_sum(
+            input, weight, nowhere, shard.start, stop, vocab_size=shard.vocab, kernel=name
+        )
+        return MaxSum(found.logits_max.cpu(), found.sum_exp_logits.cpu())
+
+    promises = kernels.get(name).promises
+    return Subject(
+        name,
+        call,
+        frozenset(str(promise.value) for promise in promises),
+        shard=shard_of if kernels.Promise.SHARDS in promises else None,
+        device=_device(name),
+        interpreted=_interpreted(name),
+    )
+
+
+def _device(name: str) -> str:
+    """Where a kernel's operands must be; those that run anywhere are checked on the CPU."""
+    if name == ascend.name:
+        return ascend.DEVICE
+    return "cuda" if name == triton.name and not triton.interpreted() else CPU
+
+
+def _interpreted(name: str) -> str:
+    return INTERPRET if name == triton.name and triton.interpreted() else ""
 
 
 def reference_statistics(
