@@ -9,6 +9,7 @@
     high_water.py how the peak is measured there
     imports.py    time to import steadysum over the time to import torch
     training/     all of it again for the loss with its gradients
+    gpu/          kernel `triton` beside torch and other libraries on a GPU: a command of its own
     results.py    a measured ratio or size with its bar and verdict; tables and JSON
 
 How time is measured is the package's own business: steadysum.timing.

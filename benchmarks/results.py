@@ -6,9 +6,10 @@ Not here: any measurement.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +21,7 @@ from steadysum.diagnosis.environment import examine, versions
 from steadysum.timing import Ratio
 
 FOLDER = Path(__file__).parent / "results"
+NO_DEVICE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,12 @@ def show(console: Console, title: str, measures: Sequence[Measure]) -> None:
     console.print(table)
 
 
-def save(name: str, measures: Sequence[Measure], folder: Path = FOLDER) -> Path:
-    """Write NAME.json; what was there is replaced whole or not at all."""
+def save(name: str, measures: Sequence[Measure], folder: Path = FOLDER, device: Mapping[str, Any] = NO_DEVICE) -> Path:
+    """Write NAME.json; what was there is replaced whole or not at all. `device`: more of the environment."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    write_json({"environment": environment(), "measures": [_plain(measure) for measure in measures]}, path)
+    document = {"environment": {**environment(), **device}, "measures": [_plain(measure) for measure in measures]}
+    write_json(document, path)
     return path
 
 
