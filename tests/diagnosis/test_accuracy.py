@@ -134,3 +134,11 @@ def test_a_large_batch_and_one_without_a_finite_row_get_no_rows_beside_it() -> N
     assert extra_rows(nothing, torch.arange(3), seed=0).shape == (0, 4)
     outputs = torch.full((3,), torch.nan), torch.full((3,), torch.nan)
     assert measured(nothing, *outputs).finite_rows == 0
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 8])
+def test_rows_beside_a_short_one_are_not_a_few_rows_again_and_again(hidden: int) -> None:
+    one = random_operands(Shape(1, hidden, 513), torch.float32, seed=0)
+    extra = extra_rows(one, torch.arange(1), seed=0)
+    assert extra.unique(dim=0).shape[0] == LEAST_ROWS - 1
+    assert ((extra.abs() - one.input.abs()).abs() <= 0.26 * one.input.abs()).all()

@@ -26,6 +26,7 @@ ALLOWED_RATIO = 1.5  # of a plain computation's error: the accuracy bar of the o
 # Root mean squares over R rows of independent errors are each known to 1/sqrt(2 R), so their ratio to 1/sqrt(R), 9 %
 # here: a kernel as accurate as torch stays below 1.5 by more than four standard deviations.
 LEAST_ROWS = 128
+SHORT_ROW = 16  # has 65536 choices of signs: of LEAST_ROWS rows one in eight batches repeats one
 UNIT_ROUNDOFF = 2.0**-24  # fp32: storing a right result may cost this much of its size
 # Work and memory of the oracle: 2e10 multiply-adds take about a second in float64 on two cores; 64 MiB of logits.
 MOST_WORK = 2e10
@@ -106,7 +107,8 @@ def extra_rows(
 ) -> Tensor:  # [E, H]
     """Rows that bring the finite ones among `rows` up to LEAST_ROWS: these same rows, with other signs at random.
 
-    That leaves the sizes of the products, and so of their rounding errors. Without a finite row there are none.
+    That leaves the sizes of the products, and so of their rounding errors. Rows so short that signs would soon repeat
+    them differ by up to a quarter of their elements as well. Without a finite row there are none.
     """
     picked = operands.input[rows]
     finite = picked[picked.isfinite().all(1)]
@@ -115,7 +117,10 @@ def extra_rows(
         return picked[:0]
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (count, finite.shape[1]), generator=generator) * 2 - 1
-    return finite[torch.arange(count) % finite.shape[0]] * signs.to(finite.dtype)
+    factors = signs.to(finite.dtype)
+    if finite.shape[1] < SHORT_ROW:
+        factors = factors * (0.75 + 0.5 * torch.rand(signs.shape, generator=generator)).to(finite.dtype)
+    return finite[torch.arange(count) % finite.shape[0]] * factors
 
 
 def consult(
