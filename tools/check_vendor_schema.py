@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,15 @@ EXPECTED: Final = {
     ),
 }
 
-_FUNCTION: Final = re.compile(r"^\s*(?:-\s*)?func:\s*(?P<name>[\w.]+)(?P<rest>\(.*)$", re.MULTILINE)
+# An item's line `func: name(...) -> ...`, its value plain or in quotes, perhaps with a comment behind it.
+_FUNCTION: Final = re.compile(
+    r"""^[ \t]*(?:-[ \t]*)?func:[ \t]*(?P<quote>["']?)(?P<name>[\w.]+)(?P<rest>\(.*?)(?P=quote)[ \t]*(?:[ \t]#.*)?$""",
+    re.MULTILINE,
+)
 
 
 class UnusableWheelError(Exception):
-    """The wheel can't be had, or isn't what it should be."""
+    """The wheel can't be had, or isn't what it should be: nothing can be said about its schemas."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Schema:
     """What a caller relies on."""
 
     arguments: tuple[Argument, ...]
-    results: int
+    results: tuple[str, ...]  # their types: the vendor's have no names
 
 
 def main(arguments: list[str] | None = None, ours: Callable[[str], Schema | None] | None = None) -> int:
@@ -91,11 +96,10 @@ def main(arguments: list[str] | None = None, ours: Callable[[str], Schema | None
             print(f"error: the wheel can't be had: {error}", file=sys.stderr)
             return 2
         try:
-            published = read_schemas(wheel)
+            differences = list(compare_all(read_schemas(wheel), ours or registered))
         except UnusableWheelError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-    differences = list(compare_all(published, ours or registered))
     for difference in differences:
         print(f"differs: {difference}")
     if not differences:
@@ -121,8 +125,8 @@ def download(folder: Path) -> Path:
     return wheels[0]
 
 
-def read_schemas(wheel: Path) -> dict[str, str]:
-    """Every operator's arguments and results in the wheel, as text, by its name.
+def read_schemas(wheel: Path) -> dict[str, list[str]]:
+    """Every operator's arguments and results in the wheel, as text, by its name: once, or as often as it is declared.
 
     Raises:
         UnusableWheelError: it isn't a wheel, or holds no file of schemas, or none in it.
@@ -130,23 +134,37 @@ def read_schemas(wheel: Path) -> dict[str, str]:
     try:
         with zipfile.ZipFile(wheel) as file:
             text = file.read(SCHEMAS).decode()
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
         raise UnusableWheelError(f"{wheel} can't be read as a wheel: {error}") from error
     except KeyError as error:
         raise UnusableWheelError(f"{wheel.name} has no {SCHEMAS}: has the file been moved?") from error
-    found = {match["name"]: match["rest"].strip() for match in _FUNCTION.finditer(text)}
+    except UnicodeDecodeError as error:
+        raise UnusableWheelError(f"{SCHEMAS} in {wheel.name} isn't UTF-8 text: {error}") from error
+    found: dict[str, list[str]] = {}
+    for match in _FUNCTION.finditer(text):
+        found.setdefault(match["name"], []).append(match["rest"].strip())
     if not found:
         raise UnusableWheelError(f"{SCHEMAS} in {wheel.name} has no line `func: NAME(...)`: has its form changed?")
     return found
 
 
-def compare_all(published: dict[str, str], ours: Callable[[str], Schema | None]) -> Iterator[str]:
-    """Each difference in a line: of the wheel's schema from what we expect, and of ours from the wheel's."""
+def compare_all(published: dict[str, list[str]], ours: Callable[[str], Schema | None]) -> Iterator[str]:
+    """Each difference in a line: of the wheel's schema from what we expect, and of ours from the wheel's.
+
+    Raises:
+        UnusableWheelError: the wheel's schema isn't one that this torch reads.
+    """
     for name, expected in EXPECTED.items():
         if name not in published:
             yield f"{name}: not in the wheel"
             continue
-        vendors = parse(name, published[name])
+        if len(published[name]) > 1:
+            yield f"{name}: {len(published[name])} times in the wheel"
+        try:
+            vendors = parse(name, published[name][0])
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise UnusableWheelError(f"the wheel's schema of {name} can't be parsed by this torch: {reason}") from error
         yield from compare(f"{name}, the wheel against what we expect", parse(name, expected), vendors, exact=True)
         own = ours(name)
         if own is None:
@@ -157,8 +175,10 @@ def compare_all(published: dict[str, str], ours: Callable[[str], Schema | None])
 
 def compare(what: str, wanted: Schema, seen: Schema, *, exact: bool) -> Iterator[str]:
     """How `seen` differs from `wanted`; unless exact, it may have keyword-only arguments with defaults of its own."""
-    if seen.results != wanted.results:
-        yield f"{what}: {seen.results} results, not {wanted.results}"
+    if len(seen.results) != len(wanted.results):
+        yield f"{what}: {len(seen.results)} results, not {len(wanted.results)}"
+    elif seen.results != wanted.results:
+        yield f"{what}: results are ({', '.join(seen.results)}), not ({', '.join(wanted.results)})"
     for place, argument in enumerate(wanted.arguments):
         same_place = seen.arguments[place] if place < len(seen.arguments) else None
         if same_place != argument:
@@ -190,7 +210,7 @@ def _plain(schema: Any) -> Schema:
             )
             for each in schema.arguments
         ),
-        len(schema.returns),
+        tuple(str(each.type) for each in schema.returns),
     )
 
 

@@ -9,6 +9,7 @@ import inspect
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch.library import opcheck
 
 import steadysum.compat.torch_npu as torch_npu
 from steadysum import kernels, linear_softmax, ops
-from steadysum.errors import GradientError
+from steadysum.errors import GradientError, OperandTypeError
 
 FORWARD = ("npu_fused_linear_online_max_sum", "fused_linear_online_max_sum")
 LOSS = ("npu_fused_cross_entropy_loss_with_max_sum", "fused_cross_entropy_loss_with_max_sum")
@@ -190,6 +191,25 @@ def test_no_rows_give_empty_results_and_gradients_of_zero(rows: int, return_logi
             assert input_grad.shape == (rows, 20)
             assert weight_grad.shape == (300, 20)
             assert bool(weight_grad.any()) == (rows > 0)
+
+
+def test_integers_may_be_numpys() -> None:
+    start, end, size = np.int64(200), np.int32(500), np.uint16(900)
+    found = torch_npu.npu_fused_linear_online_max_sum(*CARD[:3], start, end, vocab_size=size)  # type: ignore[arg-type]
+    assert equal(found, torch_npu.npu_fused_linear_online_max_sum(*CARD, vocab_size=900))
+    gradients = [
+        torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
+            GRAD, X, HEAD, *found[3:5], 0.0, *found[:2], vocab_start_index=at, vocab_size=of
+        )
+        for at, of in ((start, size), (200, 900))
+    ]
+    assert equal(*gradients)
+    assert equal(
+        [torch_npu.safe_fused_linear(X, HEAD.T, np.int8(0))],  # type: ignore[arg-type]
+        [torch_npu.safe_fused_linear(X, HEAD.T, 0)],
+    )
+    with pytest.raises(OperandTypeError, match="type of vocab_end_index: got bool"):
+        torch_npu.npu_fused_linear_online_max_sum(*CARD[:4], np.True_)  # type: ignore[arg-type]
 
 
 def test_strides_change_nothing() -> None:

@@ -5,6 +5,8 @@ Not here: a loss over shards from end to end (tests/ops/test_vocab_parallel.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -50,6 +52,20 @@ def test_loss_and_gradients_have_the_bits_of_linear_cross_entropy(
     loss, _ = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(*found[:3])
     gradients = BACKWARD(grad, x, w, *found[3:5], logits_max=found.logits_max, sum_exp_logits=found.sum_exp_logits)
     for one, other in zip((loss, *gradients), expected, strict=True):
+        assert torch.equal(bits(one), bits(other))
+
+
+@DTYPES
+def test_ignored_rows_that_are_left_out_leave_the_bits_of_ignore_index(dtype: torch.dtype) -> None:
+    x, w, target, grad = operands(130, 33, 700, dtype)
+    target[::3] = -100
+    x[3] = torch.nan  # padding
+    losses, of_input, of_weight = unsharded(x, w, target, grad)
+    keep = target != -100
+    found = torch_npu.npu_fused_linear_online_max_sum(x[keep], w, target[keep], 0, 700)
+    loss, _ = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(*found[:3])
+    gradients = BACKWARD(grad[keep], x[keep], w, *found[3:5], logits_max=found[0], sum_exp_logits=found[1])
+    for one, other in zip((loss, *gradients), (losses[keep], of_input[keep], of_weight), strict=True):
         assert torch.equal(bits(one), bits(other))
 
 
@@ -116,6 +132,66 @@ def test_gradients_of_equal_shards_have_the_bits_of_the_whole(dtype: torch.dtype
         assert torch.equal(weight_grad.to(dtype), expected_weight[at : at + width])
         parts.append(input_grad)
     assert torch.equal(fold_tree(parts, torch.add).to(dtype), expected_input)
+
+
+def gradients_by(form: str, x: Tensor, w: Tensor, found: torch_npu.OnlineMaxSum, grad: Tensor) -> tuple[Tensor, Tensor]:
+    known = {"logits_max": found.logits_max, "sum_exp_logits": found.sum_exp_logits, "round_logits": form == "rounded"}
+    if form == "softmax":
+        _, softmax = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(*found[:3], vocab_parallel_logits=found[5])
+        known = {"softmax": softmax}
+    return BACKWARD(grad, x, w, *found[3:5], **known, grad_dtype=torch.float32)
+
+
+FORMS = pytest.mark.parametrize("form", ["statistics", "softmax", "rounded"])
+
+
+@FORMS
+def test_every_form_of_the_gradients_has_the_same_bits_for_any_batch_and_number_of_threads(
+    form: str, threads: Callable[[int], None]
+) -> None:
+    x, w, target, grad = operands(300, 64, 4000, torch.bfloat16)
+
+    def of(part: slice) -> tuple[Tensor, Tensor]:
+        found = torch_npu.npu_fused_linear_online_max_sum(
+            x[part], w, target[part], 0, 4000, True, round_logits=form == "rounded"
+        )
+        return gradients_by(form, x[part], w, found, grad[part])
+
+    threads(1)
+    expected_input, expected_weight = of(slice(None))
+    threads(3)
+    input_grad, weight_grad = of(slice(None))
+    assert torch.equal(input_grad, expected_input)
+    assert torch.equal(weight_grad, expected_weight)
+    for part in (slice(7, 8), slice(120, 290)):
+        assert torch.equal(of(part)[0], expected_input[part])
+
+
+@FORMS
+def test_every_form_of_the_gradients_has_equal_shards_with_the_bits_of_the_whole(form: str) -> None:
+    vocab, shards = 8192 + 16 * 3, 4
+    x, w, target, grad = operands(300, 24, vocab, torch.bfloat16)
+    rounds = form == "rounded"
+    whole = torch_npu.npu_fused_linear_online_max_sum(x, w, target, 0, vocab, True, round_logits=rounds)
+    expected_input, expected_weight = gradients_by(form, x, w, whole, grad)
+    assert whole.vocab_parallel_logits is not None
+    width, parts = vocab // shards, []
+    for at in range(0, vocab, width):
+        own = w[at : at + width]
+        part = torch_npu.npu_fused_linear_online_max_sum(x, own, target, at, at + width)
+        known = {"logits_max": whole.logits_max, "sum_exp_logits": whole.sum_exp_logits, "round_logits": rounds}
+        if form == "softmax":
+            logits = whole.vocab_parallel_logits[:, at : at + width]
+            known = {
+                "softmax": torch_npu.npu_fused_cross_entropy_loss_with_max_sum(
+                    *whole[:3], vocab_parallel_logits=logits
+                ).softmax
+            }
+        place = {"vocab_start_index": at, "vocab_size": vocab}
+        input_grad, weight_grad = BACKWARD(grad, x, own, *part[3:5], **known, **place, grad_dtype=torch.float32)
+        assert torch.equal(weight_grad, expected_weight[at : at + width])
+        parts.append(input_grad)
+    assert torch.equal(fold_tree(parts, torch.add), expected_input)
 
 
 def test_input_gradients_that_are_rounded_before_they_are_added_lose_accuracy() -> None:

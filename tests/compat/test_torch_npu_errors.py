@@ -74,6 +74,21 @@ MISTAKES = {
     "vocab_size is a string": Mistake(
         first(vocab_size="20"), errors.OperandTypeError, TypeError, "type of vocab_size: got str; allowed: int or None."
     ),
+    "start is a tensor": Mistake(
+        first(vocab_start_index=torch.tensor(0)),
+        errors.OperandTypeError,
+        TypeError,
+        "type of vocab_start_index: got Tensor; allowed: int. Use int(...).",
+    ),
+    "end beyond int64": Mistake(
+        first(vocab_end_index=2**63),
+        errors.RangeError,
+        ValueError,
+        "vocab_end_index: got an integer beyond int64; allowed: -2^63 to 2^63 - 1.",
+    ),
+    "vocab_size beyond int64": Mistake(
+        first(vocab_size=2**100), errors.RangeError, ValueError, "vocab_size: got an integer beyond int64; allowed"
+    ),
     "return_logits is a number": Mistake(
         first(return_logits=1), errors.OperandTypeError, TypeError, "type of return_logits: got int; allowed: bool."
     ),
@@ -172,6 +187,30 @@ MISTAKES = {
         RuntimeError,
         "label_smoothing: got 0.1; allowed: 0.0 or None, as in the vendor's operator. linear_cross_entropy has label",
     ),
+    "label smoothing is a string": Mistake(
+        second(label_smoothing=""),
+        errors.OperandTypeError,
+        TypeError,
+        "type of label_smoothing: got str; allowed: 0.0 or None, as in the vendor's operator. Leave it out.",
+    ),
+    "label smoothing is False": Mistake(
+        second(label_smoothing=False), errors.OperandTypeError, TypeError, "type of label_smoothing: got bool; allowed"
+    ),
+    "kernel of the loss is unknown": Mistake(
+        second(kernel="npu"), errors.UnknownKernelError, ValueError, "kernel: got 'npu'; allowed"
+    ),
+    "kernel of the loss is missing": Mistake(
+        second(kernel="ascend"),
+        errors.KernelUnavailableError,
+        RuntimeError,
+        "kernel='ascend' can't run this call: got ascend runs on NPUs, not on cpu; allowed",
+    ),
+    "kernel of the loss has no fp64": Mistake(
+        second(**dict.fromkeys(("logits_max", "sum_exp_logits", "predicted_logits"), ROW.double()), kernel="native"),
+        errors.KernelUnavailableError,
+        RuntimeError,
+        "kernel='native' can't run this call: got ",
+    ),
     "input given to the loss": Mistake(
         second(input=X),
         errors.OptionError,
@@ -196,6 +235,15 @@ MISTAKES = {
     # operator 3
     "label smoothing in backward": Mistake(
         third(label_smoothing=0.1), errors.OptionError, RuntimeError, "label_smoothing: got 0.1; allowed: 0.0 or None"
+    ),
+    "label smoothing in backward is a string": Mistake(
+        third(label_smoothing="x"), errors.OperandTypeError, TypeError, "type of label_smoothing: got str; allowed"
+    ),
+    "the kernel can't run a given softmax": Mistake(
+        third(softmax=torch.ones(3, 20), kernel="ascend"),
+        errors.KernelUnavailableError,
+        RuntimeError,
+        "kernel='ascend' can't run this call: got ascend runs on NPUs, not on cpu; allowed",
     ),
     "neither statistics nor softmax": Mistake(
         third(logits_max=None, sum_exp_logits=None),

@@ -1,5 +1,8 @@
 """The vendor's semantics on drawn problems, against float64: a tenth of the vendor's tolerances, and no outliers.
 
+Sums, losses and softmax are within that by themselves, where logits aren't far spread. What is a difference of fp32
+numbers (predicted logits, gradients), or a logit, may be as far off as fp32 rounding errors take it.
+
 Not here: the traps (test_torch_npu_traps.py), equal bits (test_torch_npu_bits.py).
 """
 
@@ -38,8 +41,10 @@ def check_forward_and_backward(problem: Problem, return_logits: bool, kernel: st
     found = torch_npu.npu_fused_linear_online_max_sum(*problem.arguments, return_logits, kernel=kernel)
     exact = forward(problem)
     rows, vocab = problem.input.shape[0], problem.weight.shape[0]
+    # Logits of a spread of 8 lose digits before they reach the sum. The others' sums have no need of a bound.
+    is_wide = problem.spread > 1.0
     assert_close("logits_max", found.logits_max, exact.max, exact.max_bound)
-    assert_close("sum_exp_logits", found.sum_exp_logits, exact.sum_exp, exact.sum_bound)
+    assert_close("sum_exp_logits", found.sum_exp_logits, exact.sum_exp, exact.sum_bound if is_wide else None)
     assert_close("predicted_logits", found.predicted_logits, exact.predicted, exact.predicted_bound)
     assert found.target_mask.tolist() == exact.mask
     assert found.masked_target.tolist() == exact.masked_target
@@ -58,7 +63,10 @@ def check_forward_and_backward(problem: Problem, return_logits: bool, kernel: st
     loss, softmax = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(
         *found[:3], vocab_parallel_logits=logits, kernel=kernel
     )
-    assert_close("loss", loss, exact.loss, exact.loss_bound)
+    # A loss near 0 is the logarithm of a sum near 1, of which fp32 numbers keep few digits. At 0.1 they keep 6.
+    is_small = exact.loss < 0.1
+    of_loss = exact.loss_bound if is_wide else exact.loss_bound.masked_fill(~is_small, 0.0)
+    assert_close("loss", loss, exact.loss, of_loss)
     assert (loss.dtype, loss.shape) == (torch.float32, (rows,))
     assert (softmax is not None) == return_logits
     if softmax is not None and logits is not None:
@@ -66,7 +74,7 @@ def check_forward_and_backward(problem: Problem, return_logits: bool, kernel: st
         # The statistics are fp32 numbers now, and the logits are what was stored of them.
         moved = logits.double() - found.logits_max.double()[:, None]
         p = moved.exp() / found.sum_exp_logits.double()[:, None]
-        assert_close("softmax", softmax, p, p * 2.0**-24 * (moved.abs() + 4))
+        assert_close("softmax", softmax, p)
 
     grad = torch.randn(rows, generator=torch.Generator().manual_seed(rows))
     arguments = (grad, problem.input, problem.weight, found.target_mask, found.masked_target)

@@ -152,3 +152,9 @@ def test_mistakes_are_told() -> None:
         torch_npu.safe_fused_linear(X, WEIGHT, max_retry=-1)
     with pytest.raises(ShapeError, match=r"got x \[1024, 256\], weight \[512, 256\]; allowed: x \[\.\.\., in\]"):
         torch_npu.safe_fused_linear(X, WEIGHT.T)
+
+
+def test_a_linear_layer_of_no_inputs_has_equal_probabilities() -> None:
+    for lead in ((3,), (), (2, 0)):
+        found = torch_npu.safe_fused_linear(torch.zeros(*lead, 0), torch.zeros(0, 4))
+        assert torch.equal(found, torch.full((*lead, 4), 0.25))

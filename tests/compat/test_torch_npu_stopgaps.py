@@ -16,23 +16,25 @@ import torch
 import steadysum.compat.torch_npu as torch_npu
 from steadysum.compat import stopgaps
 from steadysum.errors import OperandTypeError
+from steadysum.kernels import ascend
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopgaps, "_said", set())
     monkeypatch.setitem(sys.modules, "torch_npu", None)  # not installed
+    monkeypatch.delattr(torch, "npu", raising=False)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
 
 
 class StandIn(ModuleType):
-    """torch_npu with one NPU, or none."""
+    """torch_npu with one NPU; it puts its part `npu` at torch.npu."""
 
-    def __init__(self, *, available: bool) -> None:
+    def __init__(self) -> None:
         super().__init__("torch_npu")
         self.calls: list[Any] = []
         self.npu = SimpleNamespace(
-            is_available=lambda: available,
+            is_available=lambda: True,
             set_compile_mode=lambda jit_compile: self.calls.append(("set_compile_mode", jit_compile)),
             synchronize=lambda device: self.calls.append(("synchronize", device)),
             config=SimpleNamespace(allow_internal_format=True),
@@ -41,15 +43,16 @@ class StandIn(ModuleType):
 
 @pytest.fixture
 def vendor(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    stand_in = StandIn(available=True)
+    stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "torch_npu", stand_in)
+    monkeypatch.setattr(torch, "npu", stand_in.npu, raising=False)
     return stand_in
 
 
 @pytest.mark.parametrize("name", ["set_compile_mode", "npu.set_compile_mode"])
 def test_compile_mode_is_accepted_and_said_once_to_have_no_effect(name: str) -> None:
     function = torch_npu.npu.set_compile_mode if name.startswith("npu") else torch_npu.set_compile_mode
-    with pytest.warns(UserWarning, match=r"^set_compile_mode has no effect on this device: torch_npu is not installed"):
+    with pytest.warns(UserWarning, match=r"^set_compile_mode has no effect on this device: torch_npu isn't installed"):
         function(jit_compile=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -104,9 +107,9 @@ def test_on_an_npu_settings_are_passed_on(vendor: StandIn) -> None:
     [
         (
             ModuleNotFoundError("No module named 'acl'", name="acl"),
-            "torch_npu can't be imported: No module named 'acl'",
+            r"torch_npu can't be imported \(ModuleNotFoundError: No module named 'acl'\)",
         ),
-        (OSError("libascendcl.so: cannot open"), "torch_npu can't be imported: libascendcl.so: cannot open"),
+        (OSError("libascendcl.so: no such file"), r"torch_npu can't be imported \(OSError: libascendcl.so: no such"),
     ],
 )
 def test_a_torch_npu_that_cannot_be_imported_is_no_npu(
@@ -115,15 +118,42 @@ def test_a_torch_npu_that_cannot_be_imported_is_no_npu(
     def fail(_: str) -> ModuleType:
         raise error
 
-    monkeypatch.setattr(stopgaps.importlib, "import_module", fail)
+    monkeypatch.setattr(ascend.importlib, "import_module", fail)
     with pytest.warns(UserWarning, match=reason):
         torch_npu.set_compile_mode(jit_compile=False)
 
 
-def test_a_torch_npu_without_npu_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch_npu", StandIn(available=False))
-    with pytest.warns(UserWarning, match=r"has no effect on this device: torch_npu finds no NPU\. This is said once\."):
+def no_driver() -> bool:
+    raise RuntimeError("no driver")
+
+
+@pytest.mark.parametrize(
+    ("npu", "reason"),
+    [
+        (None, r"torch_npu finds no NPU"),
+        (SimpleNamespace(is_available=lambda: False), r"torch_npu finds no NPU"),
+        (SimpleNamespace(is_available=no_driver), r"torch_npu finds no NPU \(RuntimeError: no driver\)"),
+        (SimpleNamespace(), r"torch_npu finds no NPU \(AttributeError: .* 'is_available'\)"),
+    ],
+    ids=["no torch.npu", "none found", "an error", "no is_available"],
+)
+def test_a_torch_npu_without_npu_has_no_effect(
+    npu: SimpleNamespace | None, reason: str, vendor: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "npu", npu)
+    with pytest.warns(UserWarning, match=rf"has no effect on this device: {reason}\. This is said once\."):
         torch_npu.set_compile_mode(jit_compile=False)
+    assert vendor.calls == []
+
+
+def test_our_own_module_in_the_place_of_torch_npu_is_no_npu(vendor: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sys.modules["torch_npu"] = steadysum.compat.torch_npu, so that a script's import line needn't be edited."""
+    monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)
+    with pytest.warns(UserWarning, match=r"has no effect on this device: steadysum\.compat\.torch_npu stands in for"):
+        torch_npu.npu.set_compile_mode(jit_compile=False)
+    with pytest.warns(UserWarning, match=r"^config\.allow_internal_format has no effect on this device: steadysum"):
+        torch_npu.npu.config.allow_internal_format = True
+    assert vendor.calls == []
 
 
 @pytest.mark.parametrize("value", [0, None, "enable"])
@@ -141,3 +171,8 @@ def test_other_settings_are_refused_by_name() -> None:
         torch_npu.config.allow_x  # noqa: B018
     with pytest.raises(AttributeError, match=r"torch_npu\.npu has no 'Stream'; it offers config, set_compile_mode"):
         torch_npu.npu.Stream  # noqa: B018
+    with pytest.raises(AttributeError, match=r"torch_npu\.npu has no 'conifg'; it offers config, set_compile_mode"):
+        torch_npu.npu.conifg = 1
+    with pytest.raises(AttributeError, match=r"torch_npu\.npu\.config can't be replaced"):
+        torch_npu.npu.config = 1
+    assert torch_npu.npu.config is torch_npu.config

@@ -135,15 +135,33 @@ def test_4_rounding_changes_nothing_for_fp32_operands() -> None:
         assert torch.equal(one, other)
 
 
-def test_4_rounding_holds_some_rows_of_logits_at_a_time() -> None:
+GRADIENTS_TOO = """
+found = forward(4000)
+backward(200, found)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+backward(4000, found)
+"""
+STATISTICS = """
+forward(200)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+forward(4000)
+"""
+
+
+@pytest.mark.parametrize("measured", [STATISTICS, GRADIENTS_TOO], ids=["statistics", "gradients"])
+def test_4_rounding_holds_some_rows_of_logits_at_a_time(measured: str) -> None:
     """At 4000 x 20000 all logits are 320 MB; the bar is 64 MiB + 1 KiB * V, and results and operands are small."""
-    program = """
+    program = f"""
 import resource, torch, steadysum.compat.torch_npu as torch_npu
 torch.set_num_threads(1)
 x, w, target = torch.randn(4000, 4).bfloat16(), torch.randn(20000, 4).bfloat16(), torch.arange(4000)
-torch_npu.npu_fused_linear_online_max_sum(x[:200], w, target[:200], 0, 20000, round_logits=True)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-torch_npu.npu_fused_linear_online_max_sum(x, w, target, 0, 20000, round_logits=True)
+def forward(rows):
+    return torch_npu.npu_fused_linear_online_max_sum(x[:rows], w, target[:rows], 0, 20000, round_logits=True)
+def backward(rows, found):
+    torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
+        torch.ones(rows), x[:rows], w, found.target_mask, found.masked_target[:rows],
+        logits_max=found.logits_max[:rows], sum_exp_logits=found.sum_exp_logits[:rows], round_logits=True)
+{measured}
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     paths = f"import sys; sys.path[:0] = {sys.path!r}\n"
@@ -240,6 +258,16 @@ def test_infinite_and_nan_logits_stay_in_their_rows(round_logits: bool) -> None:
             torch.ones(4), x, w, found.target_mask, found.masked_target, round_logits=round_logits, **known
         )
         assert input_grad.isnan().any(dim=1).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("largest", [float("inf"), float("-inf")])
+def test_a_row_with_an_infinite_maximum_has_no_loss_even_where_its_target_is_masked(largest: float) -> None:
+    w = torch.full((5, 1), largest)
+    found = torch_npu.npu_fused_linear_online_max_sum(torch.ones(2, 1), w, torch.tensor([0, 77]), 0, 5, True)
+    loss, softmax = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(*found[:3], vocab_parallel_logits=found[5])
+    assert softmax is not None
+    assert bool(loss.isnan().all())
+    assert bool(softmax.isnan().all())
 
 
 def test_every_byte_of_a_result_is_written_and_none_of_an_operand() -> None:

@@ -7,7 +7,6 @@ real torch_npu keep to it can't be seen here.
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import math
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 import steadysum
+import steadysum.compat.torch_npu as torch_npu
 from steadysum import kernels
 from steadysum.errors import KernelUnavailableError
 from steadysum.kernels import Problem, ascend, eager
@@ -235,6 +235,51 @@ def test_a_shards_gradients_are_the_vendors_with_rows_of_other_cards_masked(
     _assert_one_rounding(of_weight, right[1])
 
 
+def test_all_three_operators_of_the_vendor_run_where_a_context_names_ascend(
+    calls: list[Call], operands: tuple[Tensor, ...]
+) -> None:
+    x, weight, target = operands
+    upstream = torch.linspace(0.5, 1.5, ROWS)
+    with kernels.use("ascend"):
+        found = torch_npu.npu_fused_linear_online_max_sum(x, weight, target, 0, VOCAB)
+        loss, _ = torch_npu.npu_fused_cross_entropy_loss_with_max_sum(*found[:3])
+        gradients = torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
+            upstream,
+            x,
+            weight,
+            found.target_mask,
+            found.masked_target,
+            logits_max=found.logits_max,
+            sum_exp_logits=found.sum_exp_logits,
+        )
+    assert [call.name for call in calls] == [FORWARD, BACKWARD]
+    wide = [each.double().requires_grad_() for each in (x, weight)]
+    exact = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, target, reduction="none")
+    # Roundings of log(sum_exp), of the result, and of target_logit and max: two each at the size of max.
+    allowed = torch.finfo(torch.float32).eps * (4 * found.logits_max.abs() + 2 * exact.abs())
+    assert (loss.double() - exact).abs().le(allowed).all()
+    for gradient, right in zip(gradients, torch.autograd.grad(exact, wide, upstream.double()), strict=True):
+        _assert_one_rounding(gradient, right)
+
+
+@pytest.mark.parametrize("options", [{"kernel": "ascend"}, {}], ids=["by call", "by context"])
+def test_a_softmax_or_rounded_logits_are_not_handed_to_the_vendors_gradients(
+    options: dict[str, str], calls: list[Call], operands: tuple[Tensor, ...]
+) -> None:
+    x, weight, target = operands
+    found = torch_npu.npu_fused_linear_online_max_sum(x, weight, target, 0, VOCAB, True, kernel="eager")
+    softmax = torch.softmax(found[5].float(), dim=1)  # type: ignore[union-attr]
+    statistics = {"logits_max": found.logits_max, "sum_exp_logits": found.sum_exp_logits}
+    for known, reason in (({"softmax": softmax}, "dense_sum"), ({**statistics, "round_logits": True}, "logits")):
+        with (
+            kernels.use("auto" if options else "ascend"),
+            pytest.raises(KernelUnavailableError, match=f"call needs: {reason}"),
+        ):
+            torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward(
+                torch.ones(ROWS), x, weight, found.target_mask, found.masked_target, **known, **options
+            )
+
+
 def test_class_weights_are_an_upstream_gradient_of_each_row(calls: list[Call], operands: tuple[Tensor, ...]) -> None:
     x, weight, target = (operands[0].requires_grad_(), operands[1].requires_grad_(), operands[2])
     class_weight = torch.linspace(0.5, 2.0, VOCAB).bfloat16()
@@ -419,6 +464,16 @@ def test_a_machine_without_an_npu_is_told_so(calls: list[Call], monkeypatch: pyt
     assert ascend.missing() == "torch_npu finds no NPU"
     monkeypatch.delattr(torch, "npu")
     assert ascend.missing() == "torch_npu finds no NPU"
+    monkeypatch.setattr(torch, "npu", types.SimpleNamespace(), raising=False)
+    assert str(ascend.missing()).startswith("torch_npu finds no NPU (AttributeError: ")
+
+
+def test_our_own_module_in_the_place_of_torch_npu_is_not_the_vendors(
+    calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operators would choose `ascend`, which would call them again."""
+    monkeypatch.setitem(sys.modules, "torch_npu", steadysum.compat.torch_npu)
+    assert ascend.missing() == "steadysum.compat.torch_npu stands in for torch_npu in this process"
 
 
 def test_a_torch_npu_that_does_not_load_is_told_with_its_error(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +484,7 @@ def test_a_torch_npu_that_does_not_load_is_told_with_its_error(tmp_path: Any, mo
 
 
 def test_a_machine_without_torch_npu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "torch_npu", None)
     assert ascend.missing() == "torch_npu isn't installed"
 
 

@@ -96,6 +96,8 @@ CHANGED = [
     ("return_logits=False", "return_logits=False, int mode=0", "one more argument, int mode=0"),
     ("return_logits=False", "return_logits=False, *, int mode", "one more argument, int mode (keyword only)"),
     ("-> (Tensor, ", "-> (", "5 results, not 6"),
+    ("Tensor, Tensor)", "Tensor, int)", "results are (Tensor, Tensor, Tensor, Tensor, Tensor, int), not (Tensor, Ten"),
+    ("Tensor, Tensor)", "Tensor, Tensor?)", "results are (Tensor, Tensor, Tensor, Tensor, Tensor, Optional[Tensor])"),
 ]
 
 
@@ -159,6 +161,58 @@ def test_a_wheel_without_the_file_or_without_schemas_ends_with_2(
     )
 
 
+@pytest.fixture
+def wheel_of(tool: Any, tmp_path: Path) -> Callable[[str | bytes], Path]:
+    """Makes a wheel whose file of schemas holds this."""
+
+    def make(content: str | bytes) -> Path:
+        path = tmp_path / "made_up.whl"
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr(tool.SCHEMAS, content)
+        return path
+
+    return make
+
+
+def test_a_schema_that_cannot_be_parsed_ends_with_2(
+    tool: Any, wheel: Callable[..., Path], check: Callable[..., tuple[int, str]]
+) -> None:
+    for old, new, reason in (
+        ("Tensor target,", "Foo target,", "unknown type specifier."),
+        ("-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", "->", "expected ident but found 'eof' here:"),
+    ):
+        code, said = check(wheel(**{ONLINE: tool.EXPECTED[ONLINE].replace(old, new)}))
+        assert code == 2
+        assert said.startswith(f"error: the wheel's schema of {ONLINE} can't be parsed by this torch: {reason}")
+        assert said.count("\n") == 1
+
+
+def test_a_file_of_schemas_that_is_no_text_ends_with_2(
+    tool: Any, wheel_of: Callable[[bytes], Path], check: Callable[..., tuple[int, str]]
+) -> None:
+    code, said = check(wheel_of(b"\xff\xfe\x00func: a(b) -> c"))
+    assert code == 2
+    assert said.startswith(f"error: {tool.SCHEMAS} in made_up.whl isn't UTF-8 text: 'utf-8' codec can't decode byte")
+
+
+@pytest.mark.parametrize("form", ["- func: '{}'", '- func: "{}"', '-   func:  "{}"  # note', "- func: {}  # note"])
+def test_quotes_and_comments_around_a_schema_are_no_part_of_it(
+    form: str, tool: Any, wheel_of: Callable[[str], Path], check: Callable[..., tuple[int, str]]
+) -> None:
+    code, said = check(wheel_of("\n".join(form.format(name + text) for name, text in tool.EXPECTED.items())))
+    assert (code, said) == (0, "made_up.whl: the schemas of all 3 operators agree with ours\n")
+
+
+def test_an_operator_that_is_declared_twice_is_a_difference(
+    tool: Any, wheel_of: Callable[[str], Path], check: Callable[..., tuple[int, str]]
+) -> None:
+    lines = [f"- func: {name}{text}" for name, text in tool.EXPECTED.items()]
+    twice = wheel_of("\n".join([*lines, f"- func: {LOSS}(Tensor a) -> Tensor"]))
+    assert check(twice) == (1, f"differs: {LOSS}: 2 times in the wheel\n")
+    commented = wheel_of("\n".join([*lines, f"# - func: {LOSS}(Tensor a) -> Tensor"]))
+    assert check(commented)[0] == 0
+
+
 def test_a_file_that_is_no_wheel_ends_with_2(tmp_path: Path, check: Callable[..., tuple[int, str]]) -> None:
     path = tmp_path / "text.whl"
     path.write_text("not a zip")
@@ -209,7 +263,7 @@ def test_a_downloaded_wheel_is_read_and_a_difference_is_never_skipped(
 
 
 def test_our_registered_operators_are_what_the_tool_expects_of_the_vendors(tool: Any) -> None:
-    published = dict(tool.EXPECTED)
+    published = {name: [text] for name, text in tool.EXPECTED.items()}
     assert list(tool.compare_all(published, tool.registered)) == []
     assert {BACKWARD, LOSS, ONLINE} <= set(dir(torch.ops.steadysum))
 

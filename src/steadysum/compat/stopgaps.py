@@ -6,18 +6,16 @@ unchanged, and each says once that it has no effect. Not here: the operators, an
 
 from __future__ import annotations
 
-import importlib
 import warnings
-from types import ModuleType
 from typing import Any, Final, NoReturn
 
 import torch
 
 from steadysum.errors import OperandTypeError
+from steadysum.kernels import ascend
 
 __all__ = ["Config", "Npu", "config", "npu", "set_compile_mode", "synchronize"]
 
-VENDOR: Final = "torch_npu"
 NO_EFFECT: Final = "has no effect on this device"
 
 _said: set[str] = set()
@@ -37,11 +35,11 @@ def set_compile_mode(jit_compile: bool = False) -> None:
     >>> set_compile_mode(jit_compile=False)
     """
     _check_bool("jit_compile", jit_compile)
-    vendor = _vendor()
-    if isinstance(vendor, ModuleType):
-        vendor.npu.set_compile_mode(jit_compile=jit_compile)
+    chip = ascend.devices()
+    if not isinstance(chip, str):
+        chip.set_compile_mode(jit_compile=jit_compile)
     else:
-        _say_once("set_compile_mode", vendor)
+        _say_once("set_compile_mode", chip)
 
 
 def synchronize(device: Any = None) -> None:
@@ -50,9 +48,9 @@ def synchronize(device: Any = None) -> None:
     Args:
         device: of an accelerator; None: the current one. On a machine without accelerator there is nothing to wait for.
     """
-    vendor = _vendor()
-    if isinstance(vendor, ModuleType):
-        vendor.npu.synchronize(device)
+    chip = ascend.devices()
+    if not isinstance(chip, str):
+        chip.synchronize(device)
     elif torch.accelerator.is_available():
         torch.accelerator.synchronize(device)
     else:
@@ -75,19 +73,19 @@ class Config:
     @property
     def allow_internal_format(self) -> bool:
         """On an NPU the vendor's setting; elsewhere what was set last, True before."""
-        vendor = _vendor()
-        if isinstance(vendor, ModuleType):
-            return bool(vendor.npu.config.allow_internal_format)
+        chip = ascend.devices()
+        if not isinstance(chip, str):
+            return bool(chip.config.allow_internal_format)
         return self._allow_internal_format
 
     @allow_internal_format.setter
     def allow_internal_format(self, value: bool) -> None:
         _check_bool("config.allow_internal_format", value)
-        vendor = _vendor()
-        if isinstance(vendor, ModuleType):
-            vendor.npu.config.allow_internal_format = value
+        chip = ascend.devices()
+        if not isinstance(chip, str):
+            chip.config.allow_internal_format = value
         else:
-            _say_once("config.allow_internal_format", vendor, frames=4)
+            _say_once("config.allow_internal_format", chip, frames=4)
             self._allow_internal_format = value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -105,30 +103,22 @@ config: Final = Config()
 class Npu:
     """What scripts call as torch_npu.npu; the functions are those of this module."""
 
+    __slots__ = ()
+
     config = config
     set_compile_mode = staticmethod(set_compile_mode)
     synchronize = staticmethod(synchronize)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        if hasattr(Npu, name):
+            raise AttributeError(f"steadysum.compat.torch_npu.npu.{name} can't be replaced")
+        self.__getattr__(name)
 
     def __getattr__(self, name: str) -> NoReturn:
         _refuse("npu", name, ["config", "set_compile_mode", "synchronize"])
 
 
 npu: Final = Npu()
-
-
-def _vendor() -> ModuleType | str:
-    """The vendor's module where there is an NPU, or why it isn't used."""
-    try:
-        vendor = importlib.import_module(VENDOR)
-    except ModuleNotFoundError as error:
-        if error.name == VENDOR:
-            return f"{VENDOR} is not installed"
-        return f"{VENDOR} can't be imported: {error}"
-    except Exception as error:  # without the vendor's toolkit: an ImportError, OSError or RuntimeError, by version
-        return f"{VENDOR} can't be imported: {error}"
-    if not vendor.npu.is_available():
-        return f"{VENDOR} finds no NPU"
-    return vendor
 
 
 def _say_once(setting: str, reason: str, *, frames: int = 3) -> None:

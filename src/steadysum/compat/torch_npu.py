@@ -22,6 +22,7 @@ from steadysum.ops.loss_with_max_sum_backward import fused_linear_cross_entropy_
 from steadysum.ops.online_max_sum import OnlineMaxSum
 from steadysum.ops.online_max_sum import fused_linear_online_max_sum as npu_fused_linear_online_max_sum
 from steadysum.ops.softmax import linear_softmax
+from steadysum.ops.vendor_arguments import accept_int
 from steadysum.tiling import TILE, segments
 
 __all__ = [
@@ -171,8 +172,7 @@ def safe_fused_linear(
     >>> safe_fused_linear(torch.ones(1, 2), torch.zeros(2, 4))
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
-    if isinstance(max_retry, bool) or not isinstance(max_retry, int):
-        raise OperandTypeError("type of max_retry", type(max_retry).__name__, "int", "Pass e.g. 3.")
+    max_retry = accept_int("max_retry", max_retry, remedy="Pass e.g. 3.")
     if max_retry < 0:
         raise RangeError("max_retry", str(max_retry), ">= 0", "Pass 0 for one call and no other.")
     fault = ""
@@ -243,7 +243,7 @@ CHECKED_ROWS: Final = 256  # at a time, so that rows of NaN don't need all logit
 
 def _have_softmax(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     """Of the rows marked, those whose logits have a softmax: none of them NaN or +inf, not all -inf."""
-    x, weight = x.detach().reshape(-1, x.shape[-1]), weight.detach()
+    x, weight = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.detach()  # in may be 0
     most = torch.finfo(statistics_dtype(x.dtype)).max
     found = torch.zeros_like(rows)
     marked = rows.nonzero()[:, 0]

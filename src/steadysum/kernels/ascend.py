@@ -17,8 +17,8 @@ Not here: the vendor's operators for other devices (compat/torch_npu.py). torch_
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -63,7 +63,8 @@ _WANTED: Final = frozenset({"max_sum", "target_logit", "gradients"})
 
 def missing() -> str | None:
     """Why the vendor's operator can't be used on this machine at all."""
-    return _no_package() or _no_device() or _no_operator(FORWARD)
+    found = devices()
+    return found if isinstance(found, str) else _no_operator(FORWARD)
 
 
 def supports(problem: Problem) -> str | None:
@@ -134,6 +135,8 @@ def _statistics(call: Operands) -> Statistics:
 def _is_cross_entropy(terms: LogitGradient, found: Statistics, elsewhere: Tensor) -> bool:
     """Whether the gradient of the logits is grad_i (p_ij - [j = t_i]), grad = -target = exp sum_exp, or grad_i p_ij.
 
+    The answer is on the device: reading it waits for all that the device has been given, once per backward pass.
+
     exp was rounded when it was divided by sum_exp and the product here is rounded again: at most eps together.
     """
     if terms.exp is None or terms.target is None:
@@ -187,21 +190,33 @@ def _beyond_the_operator(problem: Problem) -> str | None:
     return None
 
 
-def _no_package() -> str | None:
+def devices() -> Any:
+    """What torch_npu has put at torch.npu, where that finds an NPU; else, as text, why there is none."""
+    package = _package()
+    if isinstance(package, str):
+        return package
+    npu = getattr(torch, "npu", None)
     try:
-        if importlib.util.find_spec(PACKAGE) is None:
+        found = npu is not None and npu.is_available()
+    except Exception as error:  # the driver's, or there is no such function
+        return f"{PACKAGE} finds no NPU ({type(error).__name__}: {_first_line(error)})"
+    return npu if found else f"{PACKAGE} finds no NPU"
+
+
+def _package() -> ModuleType | str:
+    """The vendor's package, or why it can't be used."""
+    try:
+        package = importlib.import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name == PACKAGE:
             return f"{PACKAGE} isn't installed"
-        importlib.import_module(PACKAGE)
+        return f"{PACKAGE} can't be imported ({type(error).__name__}: {_first_line(error)})"
     except Exception as error:  # it loads the vendor's libraries, which can fail in any way
         return f"{PACKAGE} can't be imported ({type(error).__name__}: {_first_line(error)})"
-    return None
-
-
-def _no_device() -> str | None:
-    npu = getattr(torch, "npu", None)  # put there by torch_npu
-    if npu is None or not npu.is_available():
-        return f"{PACKAGE} finds no NPU"
-    return None
+    own_name = getattr(package, "__name__", PACKAGE)
+    if own_name.startswith("steadysum."):  # sys.modules["torch_npu"] = steadysum.compat.torch_npu
+        return f"{own_name} stands in for {PACKAGE} in this process"
+    return package
 
 
 def _no_operator(names: Sequence[str]) -> str | None:

@@ -12,10 +12,17 @@ from torch import Tensor
 
 from steadysum import _library
 from steadysum.errors import DtypeError, OptionError, ShapeError
-from steadysum.kernels.problem import FLOATS, Problem, statistics_dtype
+from steadysum.kernels.problem import FLOATS, Problem, Statistics, statistics_dtype
 from steadysum.kernels.registry import select
 from steadysum.ops.arguments import check_devices, check_storage
-from steadysum.ops.vendor_arguments import accept_kernel, accept_tensors, check_label_smoothing, check_rows
+from steadysum.ops.derivative import nan_where_infinite_max
+from steadysum.ops.vendor_arguments import (
+    accept_kernel,
+    accept_label_smoothing,
+    accept_tensors,
+    check_label_smoothing,
+    check_rows,
+)
 
 __all__ = ["LossWithMaxSum", "fused_cross_entropy_loss_with_max_sum"]
 
@@ -51,12 +58,13 @@ def fused_cross_entropy_loss_with_max_sum(
 
     Returns:
         (loss, softmax): loss [BT], fp32 (fp64 for fp64 statistics); softmax [BT, V], in the same dtype,
-        exp(logit - logits_max) / sum_exp_logits, or None without logits. As in torch, a row whose maximum is +inf,
-        or of nothing but -inf, is NaN.
+        exp(logit - logits_max) / sum_exp_logits, or None without logits. As in torch, a row whose maximum is infinite
+        is NaN, in both, wherever its target is.
 
     Raises:
         OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError: tensors that don't fit each other.
         OptionError: label_smoothing, input or weight.
+        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run here, or not in fp64.
 
     Results have no gradients, as on the chip. Tensors that require grad are taken as if detached.
 
@@ -67,13 +75,13 @@ def fused_cross_entropy_loss_with_max_sum(
     """
     statistics = {"logits_max": logits_max, "sum_exp_logits": sum_exp_logits, "predicted_logits": predicted_logits}
     accept_tensors(dict(statistics), {"input": input, "weight": weight, "vocab_parallel_logits": vocab_parallel_logits})
+    accept_label_smoothing(label_smoothing)
     accept_kernel(kernel)
     return LossWithMaxSum(
         *torch.ops.steadysum.npu_fused_cross_entropy_loss_with_max_sum(
             logits_max.detach(),
             sum_exp_logits.detach(),
             predicted_logits.detach(),
-            label_smoothing=label_smoothing,
             input=input,
             weight=weight,
             vocab_parallel_logits=None if vocab_parallel_logits is None else vocab_parallel_logits.detach(),
@@ -84,10 +92,12 @@ def fused_cross_entropy_loss_with_max_sum(
 
 def _loss_with_max_sum(*values: object) -> tuple[Tensor, Tensor | None]:
     logits_max, sum_exp, predicted, logits, kernel = _checked(*values)
-    rows = logits_max.shape[0]
-    problem = Problem(rows=rows, hidden=1, vocab=1, dtype=logits_max.dtype, device=logits_max.device)
+    # Of the operands it is only known what statistics they have. Those in fp32 may be of 16-bit operands, which every
+    # kernel but float64's takes; which one runs them decides whose logarithm this is.
+    dtype = torch.float64 if logits_max.dtype == torch.float64 else torch.bfloat16
+    problem = Problem(rows=logits_max.shape[0], hidden=1, vocab=1, dtype=dtype, device=logits_max.device)
     log_sum = select(problem, kernel).log(sum_exp.contiguous())
-    loss = (log_sum - predicted).masked_fill_(logits_max == torch.inf, torch.nan)  # as in linear_cross_entropy
+    loss = nan_where_infinite_max(log_sum - predicted, Statistics(logits_max, sum_exp))
     return loss.contiguous(), None if logits is None else _softmax(logits, logits_max, sum_exp)
 
 
@@ -104,7 +114,7 @@ def _checked(*values: object) -> tuple[Tensor, Tensor, Tensor, Tensor | None, st
     assert isinstance(sum_exp, Tensor)
     assert isinstance(predicted, Tensor)
     assert logits is None or isinstance(logits, Tensor)
-    check_label_smoothing(label_smoothing)  # type: ignore[arg-type]
+    check_label_smoothing(label_smoothing)
     for name, value in (("input", input), ("weight", weight)):
         if value is not None:
             raise OptionError(

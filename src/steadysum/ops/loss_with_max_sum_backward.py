@@ -5,7 +5,7 @@ Not here: the loss (loss_with_max_sum.py), or the sum of the cards' input gradie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from steadysum import _library
 from steadysum.errors import DtypeError, OperandTypeError, OptionError, ShapeError, TargetRangeError
-from steadysum.kernels.autocast import without_autocast
-from steadysum.kernels.chunks import PIECE_BYTES, row_chunks
+from steadysum.kernels.chunks import BLOCK_ROWS
 from steadysum.kernels.gradients import Gradients, LogitGradient, Wanted
 from steadysum.kernels.problem import FLOATS, SIXTEEN_BIT, Operands, Statistics, statistics_dtype
 from steadysum.kernels.registry import Kernel, select
-from steadysum.kernels.target_mask import mask_bytes, unpack_mask
+from steadysum.kernels.target_mask import unpack_mask
 from steadysum.ops.arguments import TARGET_DTYPES, Arguments, check_devices, check_storage, first_bad, operands, rows
 from steadysum.ops.derivative import nan_where_infinite_max
 from steadysum.ops.rounded_logits import round_in_place
@@ -26,8 +25,10 @@ from steadysum.ops.vendor_arguments import (
     accept_bool,
     accept_int,
     accept_kernel,
+    accept_label_smoothing,
     accept_tensors,
     check_label_smoothing,
+    check_mask,
     check_matrices,
     check_rows,
     check_shard,
@@ -67,13 +68,17 @@ def fused_linear_cross_entropy_loss_with_max_sum_backward(
         target_mask, masked_target: what that returned; the mask may be longer.
         label_smoothing: 0.0 or None, as in the vendor's operator.
         logits_max, sum_exp_logits: [BT], fp32 (fp64 for fp64 operands), of the whole vocabulary, over all cards.
-        softmax: [BT, V], this card's columns, any floating dtype; it goes before logits_max and sum_exp_logits.
+        softmax: [BT, V], this card's columns, any floating dtype; it goes before logits_max and sum_exp_logits. Not
+            faster: the kernel's own products form the gradients, so that what it promises holds, and it computes
+            logits in any case.
         vocab_start_index, vocab_size: where the weight lies in the whole vocabulary, as in fused_linear_online_max_sum,
             so that the gradients of equal shards have the bits of the unsharded call. None: the weight is cut by its
             own size.
         grad_dtype: of both results; None: that of input. torch.float32 for input gradients which are then summed over
             cards: rounding each card's first costs accuracy (Megatron-LM issue 2739).
-        round_logits: round logits that are computed once more to the dtype of input, as A2 and A3 chips do.
+        round_logits: round logits that are computed once more to the dtype of input, as A2 and A3 chips do. For
+            comparisons: logits are computed twice, and up to 64 MiB + 1 KiB * V of them and a second weight_grad in
+            fp32 are held for it.
         kernel: "auto" or a kernel's name; see steadysum.kernels.
 
     Returns:
@@ -105,9 +110,9 @@ def fused_linear_cross_entropy_loss_with_max_sum_backward(
     }
     optional = {"logits_max": logits_max, "sum_exp_logits": sum_exp_logits, "softmax": softmax}
     accept_tensors(required, optional)
-    check_label_smoothing(label_smoothing)
-    accept_int("vocab_start_index", vocab_start_index)
-    accept_int("vocab_size", vocab_size, optional=True)
+    accept_label_smoothing(label_smoothing)
+    vocab_start_index = accept_int("vocab_start_index", vocab_start_index)
+    vocab_size = None if vocab_size is None else accept_int("vocab_size", vocab_size, allowed="int or None")
     accept_bool("round_logits", round_logits)
     accept_kernel(kernel)
     if grad_dtype is not None and not isinstance(grad_dtype, torch.dtype):
@@ -148,7 +153,13 @@ class _Rows(NamedTuple):
 
     grad: Tensor
     outside: Tensor  # bool
-    target: Tensor  # int64, 0 where outside
+
+    def of_target(self, start: int, stop: int) -> Tensor:
+        """What the logit of each row's target gets beside its part of the softmax: -grad, 0 where it is elsewhere."""
+        return (-self.grad[start:stop]).masked_fill_(self.outside[start:stop], 0.0)
+
+
+_WANTED: Final = Wanted(input=True, weight=True, bias=False)
 
 
 def _backward(*values: object) -> tuple[Tensor, Tensor]:
@@ -156,88 +167,61 @@ def _backward(*values: object) -> tuple[Tensor, Tensor]:
     outside = unpack_mask(given.target_mask, given.masked_target.shape[0])
     target = given.masked_target.to(torch.int64).masked_fill(outside, 0)
     _refuse_beyond_weight(given, target)
-    call = operands(given.arguments, target=target.contiguous(), shard=given.shard)
-    per_row = _Rows(rows(given.grad.to(call.dtype)), outside, target)
-    if given.softmax is not None:
-        found = _by_products(call, per_row, _given_softmax(given.softmax))
+    call = operands(given.arguments, target=target.contiguous(), dense=given.softmax, shard=given.shard)
+    rounds = given.known is not None and given.round_logits and call.input.dtype in SIXTEEN_BIT
+    kernel = select(call.problem(wants_logits=rounds, wants_gradients=True), given.arguments.kernel)
+    per_row = _Rows(rows(given.grad.to(call.dtype)), outside)
+    if given.known is None:
+        found = _from_softmax(kernel, call, per_row)
     else:
-        assert given.known is not None  # checked
         known = Statistics(*(rows(each) for each in given.known[:2]))
-        rounds = given.round_logits and call.input.dtype in SIXTEEN_BIT
-        problem = call.problem(wants_logits=rounds, wants_gradients=not rounds)
-        kernel = select(problem, given.arguments.kernel)
-        if rounds:
-            found = _by_products(call, per_row, _rounded_softmax(kernel, call, known))
-        else:
-            found = _by_kernel(kernel, call, per_row, known)
+        found = (_from_rounded_logits if rounds else _from_statistics)(kernel, call, per_row, known)
     assert found.input is not None
     assert found.weight is not None
     return found.input.to(given.grad_dtype), found.weight.to(given.grad_dtype)
 
 
-def _by_kernel(kernel: Kernel, call: Operands, per_row: _Rows, known: Statistics) -> Gradients:
+def _from_statistics(kernel: Kernel, call: Operands, per_row: _Rows, known: Statistics) -> Gradients:
     """As linear_cross_entropy's: the same coefficients, so that shards which are nodes of the fold have its bits."""
 
     def pull_back(found: Statistics, start: int, stop: int) -> LogitGradient:
-        upstream = per_row.grad[start:stop]
-        exp = nan_where_infinite_max(upstream / found.sum_exp, found)
-        return LogitGradient(exp=exp, target=(-upstream).masked_fill_(per_row.outside[start:stop], 0.0))
+        exp = nan_where_infinite_max(per_row.grad[start:stop] / found.sum_exp, found)
+        return LogitGradient(exp=exp, target=per_row.of_target(start, stop))
 
-    return kernel.gradients(call, pull_back, Wanted(input=True, weight=True, bias=False), known)
-
-
-# Writes the softmax of rows [start, stop) into a matrix of that shape.
-_WriteSoftmax = Callable[[int, int, Tensor], None]
+    return kernel.gradients(call, pull_back, _WANTED, known)
 
 
-def _given_softmax(softmax: Tensor) -> _WriteSoftmax:
-    def write(start: int, stop: int, out: Tensor) -> None:
-        out.copy_(softmax[start:stop])
+def _from_softmax(
+    kernel: Kernel,
+    call: Operands,  # its dense matrix is the softmax
+    per_row: _Rows,
+) -> Gradients:
+    """By the kernel's own products: it computes the logits once more, for nothing, and what it promises holds."""
 
-    return write
+    def pull_back(_: Statistics, start: int, stop: int) -> LogitGradient:
+        return LogitGradient(dense=per_row.grad[start:stop], target=per_row.of_target(start, stop))
 
-
-def _rounded_softmax(kernel: Kernel, call: Operands, known: Statistics) -> _WriteSoftmax:
-    total = nan_where_infinite_max(known.sum_exp, known)
-
-    def write(start: int, stop: int, out: Tensor) -> None:
-        kernel.logits(call.rows(start, stop), out)
-        for columns in _columns(call):
-            rounded = round_in_place(call, out[:, columns])
-            rounded.sub_(known.max[start:stop, None]).exp_().div_(total[start:stop, None])
-
-    return write
+    unread = per_row.grad.new_zeros(call.size)  # no coefficient needs the statistics
+    return kernel.gradients(call, pull_back, _WANTED, Statistics(unread, unread))
 
 
-def _by_products(call: Operands, per_row: _Rows, write_softmax: _WriteSoftmax) -> Gradients:
-    """G W and G^T X by torch's products, some rows at a time, 16-bit operands widened."""
-    (size, hidden), vocab = call.input.shape, call.weight.shape[0]
-    of_input = call.input.new_zeros((size, hidden), dtype=call.dtype)
-    of_weight = call.input.new_zeros((vocab, hidden), dtype=call.dtype)
-    chunks = list(row_chunks(call, stored=True))
-    most = max((stop - start for start, stop in chunks), default=0)
-    room = call.input.new_empty((most, vocab), dtype=call.dtype)
-    with without_autocast(call.input.device.type):
-        for start, stop in chunks:
-            g = room[: stop - start]
-            write_softmax(start, stop, g)
-            # 1 is taken off in fp32: rounded to 16 bits first, P near 1 would leave little of the difference.
-            hit = (~per_row.outside[start:stop, None]).to(g.dtype)
-            g.scatter_add_(1, per_row.target[start:stop, None], hit.neg_())
-            g.mul_(per_row.grad[start:stop, None])
-            x = call.input[start:stop].to(call.dtype)
-            for columns in _columns(call):
-                of_input[start:stop].addmm_(g[:, columns], call.weight[columns].to(call.dtype))
-                of_weight[columns].addmm_(g[:, columns].T, x)
+def _from_rounded_logits(kernel: Kernel, call: Operands, per_row: _Rows, known: Statistics) -> Gradients:
+    """From the softmax of some rows at a time. How many doesn't depend on any size, so that no bit does."""
+    of_input = call.input.new_empty(call.input.shape, dtype=call.dtype)
+    of_weight = call.input.new_zeros(call.weight.shape, dtype=call.dtype)
+    total = nan_where_infinite_max(known.sum_exp, known)[:, None]
+    for start in range(0, call.size, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, call.size)
+        chunk = call.rows(start, stop)
+        p = call.input.new_empty((stop - start, call.weight.shape[0]), dtype=call.dtype)
+        kernel.logits(chunk, p)
+        round_in_place(chunk, p).sub_(known.max[start:stop, None]).exp_().div_(total[start:stop])
+        part = _from_softmax(kernel, replace(chunk, dense=p), _Rows(*(each[start:stop] for each in per_row)))
+        assert part.input is not None
+        assert part.weight is not None
+        of_input[start:stop] = part.input
+        of_weight += part.weight
     return Gradients(of_input, of_weight, None)
-
-
-def _columns(call: Operands) -> Iterator[slice]:
-    """Blocks of columns whose rows of weight, widened, take PIECE_BYTES."""
-    vocab, hidden = call.weight.shape
-    size = max(1, PIECE_BYTES // (max(hidden, 1) * call.dtype.itemsize))
-    for start in range(0, vocab, size):
-        yield slice(start, min(start + size, vocab))
 
 
 # ---- checks ------------------------------------------------------------------------------------------------------
@@ -252,10 +236,10 @@ def _checked(*values: object) -> _Call:
     arguments = check_matrices(input, weight, kernel)  # type: ignore[arg-type]
     input, weight = arguments.input, arguments.weight
     size = input.shape[0]
-    check_label_smoothing(label_smoothing)  # type: ignore[arg-type]
+    check_label_smoothing(label_smoothing)
     check_rows({"grad": grad}, size)
     check_rows({"masked_target": masked_target}, size, TARGET_DTYPES)
-    _check_mask(target_mask, size)
+    check_mask(target_mask, size)
     devices = {"input": input, "grad": grad, "target_mask": target_mask, "masked_target": masked_target}
     known = None
     if softmax is None:
@@ -294,24 +278,6 @@ def _checked(*values: object) -> _Call:
         input.dtype if grad_dtype is None else grad_dtype,
         round_logits,  # type: ignore[arg-type]
     )
-
-
-def _check_mask(target_mask: Tensor, size: int) -> None:
-    check_storage("target_mask", target_mask)
-    if target_mask.dtype != torch.uint8:
-        raise DtypeError(
-            "dtype of target_mask",
-            seen=str(target_mask.dtype),
-            allowed="torch.uint8, one bit per row",
-            remedy="Pass what fused_linear_online_max_sum returned.",
-        )
-    if target_mask.dim() != 1 or target_mask.shape[0] < mask_bytes(size):
-        raise ShapeError(
-            "shape of target_mask",
-            seen=str(list(target_mask.shape)),
-            allowed=f"[{mask_bytes(size)}] or longer, one bit per row of input, of which there are {size}",
-            remedy="Pass what fused_linear_online_max_sum returned.",
-        )
 
 
 def _check_softmax(softmax: Tensor, size: int, vocab: int) -> None:

@@ -107,11 +107,11 @@ def fused_linear_online_max_sum(
     (tensor([1., 2.]), tensor([-1.,  0.]), tensor([254], dtype=torch.uint8))
     """
     accept_tensors({"input": input, "weight": weight, "target": target})
-    accept_int("vocab_start_index", vocab_start_index)
-    accept_int("vocab_end_index", vocab_end_index)
+    vocab_start_index = accept_int("vocab_start_index", vocab_start_index)
+    vocab_end_index = accept_int("vocab_end_index", vocab_end_index)
     accept_bool("return_logits", return_logits)
     accept_bool("round_logits", round_logits)
-    accept_int("vocab_size", vocab_size, optional=True)
+    vocab_size = None if vocab_size is None else accept_int("vocab_size", vocab_size, allowed="int or None")
     accept_kernel(kernel)
     *six, target_logits = torch.ops.steadysum.shard_max_sum(
         input.detach(),

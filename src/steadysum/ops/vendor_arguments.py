@@ -6,6 +6,8 @@ Not here: the operators (online_max_sum.py, loss_with_max_sum.py, loss_with_max_
 
 from __future__ import annotations
 
+import numbers
+import operator
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 from steadysum.errors import DtypeError, OperandTypeError, OptionError, RangeError, ShapeError
 from steadysum.kernels.problem import FLOATS
 from steadysum.kernels.registry import check_name
+from steadysum.kernels.target_mask import mask_bytes
 from steadysum.ops.arguments import Arguments, accept_tensor, check, check_devices, check_storage
 from steadysum.tiling import Shard
 
@@ -21,8 +24,10 @@ __all__ = [
     "accept_bool",
     "accept_int",
     "accept_kernel",
+    "accept_label_smoothing",
     "accept_tensors",
     "check_label_smoothing",
+    "check_mask",
     "check_matrices",
     "check_rows",
     "check_shard",
@@ -39,13 +44,23 @@ def accept_tensors(required: dict[str, Tensor], optional: dict[str, Tensor | Non
             accept_tensor(name, value)
 
 
-def accept_int(name: str, value: Any, *, optional: bool = False) -> None:
-    """Check that an argument is an int (or None, where that is allowed)."""
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        allowed = "int or None" if optional else "int"
-        raise OperandTypeError(f"type of {name}", type(value).__name__, allowed, "Use int(...).")
+def accept_int(name: str, value: Any, *, allowed: str = "int", remedy: str = "Use int(...).") -> int:
+    """An argument as the operators take it: an int of 64 bits. NumPy's integers are taken, too."""
+    is_int = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+    number: int = value if is_int else _index(name, value, allowed, remedy)
+    if not -(2**63) <= number < 2**63:
+        raise RangeError(name, "an integer beyond int64", "-2^63 to 2^63 - 1", "Ids in a vocabulary are far smaller.")
+    return number
+
+
+def _index(name: str, value: Any, allowed: str, remedy: str) -> int:
+    """An integer of another type; a tensor is none, since reading it would wait for its device."""
+    try:
+        if not isinstance(value, (bool, Tensor)):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise OperandTypeError(f"type of {name}", type(value).__name__, allowed, remedy)
 
 
 def accept_bool(name: str, value: Any) -> None:
@@ -59,6 +74,15 @@ def accept_kernel(name: Any) -> None:
     if not isinstance(name, str):
         raise OperandTypeError("type of kernel", type(name).__name__, "str", "Pass a kernel's name, or 'auto'.")
     check_name(name)
+
+
+def accept_label_smoothing(value: Any) -> None:
+    """Check that label smoothing is a number or None, and none at all."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (numbers.Real, torch.SymFloat))):
+        raise OperandTypeError(
+            "type of label_smoothing", type(value).__name__, "0.0 or None, as in the vendor's operator", "Leave it out."
+        )
+    check_label_smoothing(value)
 
 
 # ---- sizes, dtypes, ranges ---------------------------------------------------------------------------------------
@@ -110,7 +134,7 @@ def check_rows(
     check_devices({name: tensor.device for name, tensor in values.items()})
 
 
-def check_label_smoothing(label_smoothing: float | None) -> None:
+def check_label_smoothing(label_smoothing: Any) -> None:
     """Raise unless there is none: the vendor's operator has the argument, and allows only 0."""
     if label_smoothing:
         raise OptionError(
@@ -118,4 +142,23 @@ def check_label_smoothing(label_smoothing: float | None) -> None:
             seen=str(label_smoothing),
             allowed="0.0 or None, as in the vendor's operator",
             remedy="linear_cross_entropy has label smoothing.",
+        )
+
+
+def check_mask(target_mask: Tensor, size: int) -> None:
+    """Raise unless the mask has a bit for each of `size` rows."""
+    check_storage("target_mask", target_mask)
+    if target_mask.dtype != torch.uint8:
+        raise DtypeError(
+            "dtype of target_mask",
+            seen=str(target_mask.dtype),
+            allowed="torch.uint8, one bit per row",
+            remedy="Pass what fused_linear_online_max_sum returned.",
+        )
+    if target_mask.dim() != 1 or target_mask.shape[0] < mask_bytes(size):
+        raise ShapeError(
+            "shape of target_mask",
+            seen=str(list(target_mask.shape)),
+            allowed=f"[{mask_bytes(size)}] or longer, one bit per row of input, of which there are {size}",
+            remedy="Pass what fused_linear_online_max_sum returned.",
         )
