@@ -28,6 +28,7 @@ from steadysum.kernels.gradients import LogitGradient, PullBack, Wanted
 from steadysum.kernels.problem import Operands
 
 ROWS, HIDDEN, VOCAB = 40, 256, 1300
+MANY = 300_000  # rows: more than 65535 blocks of any size that is in use
 EVERY = Wanted(input=True, weight=True, bias=True)
 
 
@@ -37,11 +38,13 @@ class Compiler:
     def __init__(self, target: GPUTarget) -> None:
         self.target = target
         self.compiled: dict[int, Any] = {}
+        self.widest: dict[int, int] = {}  # of each variant the most programs along a grid's second or third dimension
         launch: Callable[..., Any] = JITFunction.run
 
         def compile_only(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             variant = launch(function, *arguments, grid=grid, warmup=True, **options)
             self.compiled[id(variant)] = variant
+            self.widest[id(variant)] = max(self.widest.get(id(variant), 1), *grid[1:], 1)
             return variant
 
         JITFunction.run = compile_only
@@ -57,9 +60,10 @@ class Compiler:
         return 0
 
 
-def call(dtype: torch.dtype, **options: Any) -> Operands:
-    plain = {"bias": None, "scale": 1.0, "softcap": None, "temperature": None, "valid_vocab": VOCAB}
-    input, weight = torch.zeros(ROWS, HIDDEN, dtype=dtype), torch.zeros(VOCAB, HIDDEN, dtype=dtype)
+def call(dtype: torch.dtype, rows: int = ROWS, vocab: int = VOCAB, **options: Any) -> Operands:
+    plain = {"bias": None, "scale": 1.0, "softcap": None, "temperature": None, "valid_vocab": vocab}
+    input = torch.zeros(1, HIDDEN, dtype=dtype).expand(rows, HIDDEN)
+    weight = torch.zeros(1, HIDDEN, dtype=dtype).expand(vocab, HIDDEN)
     return Operands(input, weight, **{**plain, **options})
 
 
@@ -76,6 +80,7 @@ def few() -> None:
     kernel.statistics([call(torch.bfloat16, target=targets())])
     kernel.gradients(call(torch.bfloat16, target=targets()), coefficients("exp", "target"), EVERY)
     kernel.softmax(call(torch.bfloat16), torch.empty(ROWS, VOCAB))
+    kernel.softmax(call(torch.bfloat16, MANY, 4), torch.empty(MANY, 4))
 
 
 def every() -> None:
@@ -103,18 +108,19 @@ def main() -> None:
         {
             "name": variant.metadata.name,
             "shared": variant.metadata.shared,
+            "widest": compiler.widest[key],
             "code": sorted(variant.asm),
             "matrix_units": any(re.search(word, variant.asm.get(code, "")) for code, word in MATRIX_UNITS),
             "atomics": any(re.search(word, variant.asm.get(code, "")) for code, word in ATOMICS),
         }
-        for variant in compiler.compiled.values()
+        for key, variant in compiler.compiled.items()
     ]
     print(json.dumps(variants))
 
 
 # Instructions, by the assembly language that has them.
 MATRIX_UNITS = (("ptx", r"\bwgmma\."), ("ptx", r"\bmma\.sync"), ("amdgcn", r"\bv_mfma_"))
-ATOMICS = (("ptx", r"\batom\."), ("ptx", r"\bred\.global"), ("amdgcn", r"_atomic_"))
+ATOMICS = (("ptx", r"\batom\."), ("ptx", r"\bred\."), ("amdgcn", r"_atomic_"))
 
 if __name__ == "__main__":
     main()

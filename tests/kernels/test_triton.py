@@ -7,11 +7,13 @@ this runs in Triton's interpreter, on the CPU.
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ ALL = Wanted(input=True, weight=True, bias=True)
 INF, NAN = torch.inf, torch.nan
 SOURCES = sorted((Path(triton.__file__).parent / "triton_code").glob("*.py"))
 
+trial = importlib.import_module("steadysum.kernels.triton_code.trial") if find_spec("triton") else None
 runs_triton = pytest.mark.skipif(triton.missing() is not None, reason=f"kernel triton is missing: {triton.missing()}")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -309,6 +312,7 @@ def test_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "there is no CUDA or ROCm device; with TRITON_INTERPRET=1" in str(triton.missing())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)  # so that nothing is tried
     one = Problem(rows=4, hidden=8, vocab=100)
     assert triton.supports(one) == "triton runs on CUDA and ROCm devices, not on cpu"
     cuda = torch.device("cuda", 0)
@@ -366,3 +370,57 @@ def test_importing_steadysum_does_not_import_triton() -> None:
         "import sys, steadysum; from steadysum import kernels; kernels.available(); print('triton' in sys.modules)"
     )
     assert run_python(program) == "False"
+
+
+# --- The trial before the first call ----------------------------------------------------------------------------------
+@runs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_trial_finds_nothing_wrong(dtype: torch.dtype) -> None:
+    assert trial.trial.__wrapped__(torch.device(DEVICE), dtype, True) is None
+
+
+@runs_triton
+def test_the_trial_notices_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steadysum.kernels.triton_code import gradients as code
+    from steadysum.kernels.triton_code import statistics as statistics_code
+
+    right, product = statistics_code.statistics, code.add_weight_gradient
+    monkeypatch.setattr(statistics_code, "statistics", lambda *given: right(*given)._replace(max=torch.zeros(5)))
+    reason = trial.trial.__wrapped__(torch.device(DEVICE), torch.float32, False)
+    assert reason == f"a trial of triton on {DEVICE} gave a wrong max"
+    monkeypatch.undo()
+
+    def one_wrong(*arguments: Any) -> None:
+        product(*arguments)
+        arguments[-1][599, 69] += 1e-2
+
+    monkeypatch.setattr(code, "add_weight_gradient", one_wrong)
+    reason = trial.trial.__wrapped__(torch.device(DEVICE), torch.float32, True)
+    assert reason == f"a trial of triton on {DEVICE} gave a wrong gradient of weight"
+
+
+@runs_triton
+def test_a_trial_that_fails_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*_: Any) -> None:
+        raise RuntimeError("Failed to find C compiler.\nSet CC.")
+
+    monkeypatch.setattr(trial, "_errors", no_compiler)
+    reason = trial.trial.__wrapped__(torch.device(DEVICE), torch.float32, False)
+    assert reason == f"a trial of triton on {DEVICE} failed (RuntimeError: Failed to find C compiler.)"
+
+
+def test_a_device_is_asked_about_by_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    asked: list[Any] = []
+    monkeypatch.setattr(triton, "missing", lambda: None)
+    monkeypatch.setattr(triton, "interpreted", lambda: False)
+    monkeypatch.setattr(trial, "trial", lambda *about: asked.append(about) or "it is too old")
+    problem = Problem(rows=1, hidden=8, vocab=9, device=torch.device("cuda"), wants=frozenset({"gradients"}))
+    assert triton.supports(problem) == "it is too old"
+    assert asked == [(torch.device("cuda"), torch.float32, True)]
+
+
+def test_an_old_triton_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "version", lambda _: "3.3.1")
+    assert triton.missing() == "triton 3.3 is installed, which is older than 3.4"

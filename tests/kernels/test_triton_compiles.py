@@ -17,6 +17,7 @@ SHARED = {
     "cuda:90": 227 * 2**10,
     "hip:gfx942": 64 * 2**10,
 }  # bytes of a block, from their manuals
+MOST_PROGRAMS = 65535  # along the second and third dimension of CUDA's grids
 PRODUCTS = ("_tile_partials", "_add_weight_gradient", "_leaf_products")
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton isn't installed")
@@ -37,6 +38,7 @@ def assert_compiled(target: str, which: str, cache: Path) -> list[dict[str, obje
     for variant in variants:
         assert CODE[target.partition(":")[0]] in variant["code"]  # type: ignore[operator]
         assert variant["shared"] <= SHARED[target]  # type: ignore[operator]
+        assert variant["widest"] <= MOST_PROGRAMS  # type: ignore[operator]
         assert not variant["atomics"], "sums would depend on the order in which programs end"
     return variants
 

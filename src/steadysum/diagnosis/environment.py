@@ -144,8 +144,16 @@ def _torch() -> list[Fact]:
         Fact("instructions", torch.backends.cpu.get_cpu_capability(), "of elementwise operations"),
         Fact("BLAS", "MKL" if torch._C.has_mkl else "not MKL"),
         Fact("fp32 product", precision, "" if precision == "highest" else "torch may round fp32 operands to 16 bits"),
-        Fact("CUDA", torch.version.cuda or "no", "" if torch.cuda.is_available() else "no device"),
+        _gpu(),
     ]
+
+
+def _gpu() -> Fact:
+    """The platform that torch was built for, which calls both "cuda", and its devices."""
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
+    built_for = f"ROCm {torch.version.hip}" if torch.version.hip else built_for
+    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Fact("GPU", built_for or "none in this build of torch", ", ".join(devices) or "no device")
 
 
 def _kernels() -> list[Fact]:

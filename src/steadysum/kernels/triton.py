@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
@@ -26,6 +27,8 @@ from steadysum.maxsum import MaxSum, merge_by_torch, merges_on
 
 name: Final = "triton"
 promises: Final = frozenset(Promise)
+
+LEAST_VERSION: Final = (3, 4)  # has triton.knobs; compiled with 3.4, 3.5 and 3.9
 
 
 def interpreted() -> bool:
@@ -47,13 +50,20 @@ def missing() -> str | None:
     """Why it can't run on this machine at all."""
     if find_spec("triton") is None:
         return "triton isn't installed: pip install 'steadysum[triton]'"
+    installed = _version()
+    if installed is not None and installed < LEAST_VERSION:
+        seen, least = (".".join(map(str, each)) for each in (installed, LEAST_VERSION))
+        return f"triton {seen} is installed, which is older than {least}"
     if not torch.cuda.is_available() and not interpreted():
         return "there is no CUDA or ROCm device; with TRITON_INTERPRET=1 Triton's interpreter runs it here, for tests"
     return None
 
 
 def supports(problem: Problem) -> str | None:
-    """Problems in fp32, bf16 or fp16 on a CUDA or ROCm device, which torch calls "cuda" both."""
+    """Problems in fp32, bf16 or fp16 on a CUDA or ROCm device, which torch calls "cuda" both.
+
+    The first question about a device, a dtype, and gradients compiles the kernels for them, and tries them.
+    """
     reason = missing()
     if reason is not None:
         return reason
@@ -61,7 +71,11 @@ def supports(problem: Problem) -> str | None:
         return f"triton runs on CUDA and ROCm devices, not on {problem.device}"
     if problem.dtype not in (torch.float32, *SIXTEEN_BIT):
         return f"triton computes float32, bfloat16 and float16, not {problem.dtype}"
-    return None
+    if interpreted() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return None  # while a graph is captured there can be no trial
+    from steadysum.kernels.triton_code.trial import trial
+
+    return trial(problem.device, problem.dtype, "gradients" in problem.wants)
 
 
 def statistics(calls: Sequence[Operands]) -> list[Statistics]:
@@ -117,6 +131,14 @@ def merge(first: MaxSum, second: MaxSum) -> MaxSum:
 
     with mode.launching(first.max.device):
         return fold.merge(first, second)
+
+
+def _version() -> tuple[int, ...] | None:
+    """Of the installed Triton, without importing it; None if its packager gave it another name."""
+    try:
+        return tuple(int(part) for part in version("triton").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        return None
 
 
 def _merge_if_there(first: MaxSum, second: MaxSum) -> MaxSum:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from steadysum._library import below_autograd, operator
 from steadysum.errors import GradientError
+from steadysum.kernels import eager, reference
 from steadysum.kernels.gradients import Gradients, Wanted
 from steadysum.kernels.problem import Problem, Statistics
 from steadysum.kernels.registry import select
@@ -127,7 +128,7 @@ def by_plain_operations(
         @staticmethod
         def backward(ctx: Any, *upstream: Tensor | None) -> Any:
             values = restore(ctx)
-            _refuse_native(values)
+            _refuse_fixed_bits(values)
             positions = [*range(len(OPERANDS)), *sources]
             needed = [position for position in positions if ctx.needs_input_grad[position]]
             if all(gradient is None for gradient in upstream[:differentiable]):
@@ -164,12 +165,12 @@ def _pulled_back(
     return pulled
 
 
-def _refuse_native(values: Sequence[Any]) -> None:
+def _refuse_fixed_bits(values: Sequence[Any]) -> None:
     name = select(Problem.of(values[0], values[1]), values[KERNEL]).name
-    if name == "native":
+    if name not in (eager.name, reference.name):
         raise GradientError(
             "gradients of gradients",
-            seen="kernel 'native'",
+            seen=f"kernel {name!r}",
             allowed="kernel='eager' or 'reference'",
             remedy="Name one of them in the call: they form second derivatives with all logits stored.",
         )

@@ -7,6 +7,8 @@ the merge, which changes no bit: (-inf, 0) of statistics, and -0 of sums (+0 wou
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -46,15 +48,20 @@ def fold_partials(partials: Partials, leaf_tiles: Tensor, longest: int) -> Stati
     return Statistics(largest, total, partials.target_logit, weighted, ties)
 
 
+@lru_cache(maxsize=16)  # as many devices as a machine has; the table's way there costs more than the merge
+def _two_leaves(device: torch.device) -> Tensor:
+    """Which nodes the fold's leaves have, [17]: the first leaf the first node, the second the second."""
+    return torch.tensor([0, 1] + [2] * (SEGMENTS - 1), device=device)
+
+
 def merge(first: MaxSum, second: MaxSum) -> MaxSum:
     """The statistics of two nodes of the tree, [...] fp32 each, as one, with the bits that the fold gives them."""
     shape, device = first.max.shape, first.max.device
     largest, total = (torch.stack(pair).view(2, -1) for pair in zip(first, second, strict=True))
     nodes = Partials(largest, total, None, None, None)
     if nodes.max.shape[1] == 0:
-        return first
-    leaf_nodes = torch.tensor([0, 1] + [2] * (SEGMENTS - 1), device=device)
-    merged = fold_partials(nodes, leaf_nodes, 1)
+        return MaxSum(largest.new_empty(shape), total.new_empty(shape))
+    merged = fold_partials(nodes, _two_leaves(device), 1)
     return MaxSum(merged.max.view(shape), merged.sum_exp.view(shape))
 
 

@@ -85,7 +85,8 @@ def add_weight_gradient(
     if hidden == 0:
         return
     width = blocks.fitting(blocks.BLOCKS.hidden, hidden)
-    _add_weight_gradient[(triton.cdiv(hidden, width) * (TILE // blocks.BLOCKS.columns), len(grid.tiles))](
+    # Tiles go along the grid's first dimension: the second one has at most 65535 programs.
+    _add_weight_gradient[(len(grid.tiles), triton.cdiv(hidden, width) * (TILE // blocks.BLOCKS.columns))](
         g,
         call.input,
         grid.tiles,
@@ -172,10 +173,10 @@ def _add_weight_gradient(
     COLUMNS: tl.constexpr,
     HIDDEN: tl.constexpr,
 ) -> None:
-    tile = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(hidden, HIDDEN)
-    h = (tl.program_id(0) % blocks).to(tl.int64) * HIDDEN + tl.arange(0, HIDDEN)
-    first_column = tl.load(columns_of_tiles + 2 * tile) + (tl.program_id(0) // blocks) * COLUMNS
+    h = (tl.program_id(1) % blocks).to(tl.int64) * HIDDEN + tl.arange(0, HIDDEN)
+    first_column = tl.load(columns_of_tiles + 2 * tile) + (tl.program_id(1) // blocks) * COLUMNS
     stop = tl.minimum(tl.load(columns_of_tiles + 2 * tile + 1), valid_vocab)
     if first_column >= stop:
         return

@@ -25,7 +25,8 @@ def softmax_(logits: Tensor, found: Statistics) -> None:
     total = found.sum_exp.masked_fill(found.max == torch.inf, torch.nan)
     most_rows, most_columns = blocks.BLOCKS.elements
     block_rows, block_columns = blocks.fitting(most_rows, rows), blocks.fitting(most_columns, vocab)
-    _softmax[(triton.cdiv(vocab, block_columns), triton.cdiv(rows, block_rows))](
+    # Rows go along the grid's first dimension: the second one has at most 65535 programs.
+    _softmax[(triton.cdiv(rows, block_rows), triton.cdiv(vocab, block_columns))](
         logits, found.max, total, rows, vocab, ROWS=block_rows, COLUMNS=block_columns, **options(warps=4)
     )
 
@@ -40,8 +41,8 @@ def _softmax(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < vocab)[None, :]
     at = logits + row[:, None] * vocab + column[None, :]
     largest = tl.load(row_max + row, mask=row < rows, other=0.0)[:, None]

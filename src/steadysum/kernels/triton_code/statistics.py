@@ -21,6 +21,7 @@ from steadysum.kernels.triton_code.logits import tile_partials
 __all__ = ["joined", "plain", "precision", "statistics"]
 
 PARTIALS_BYTES: Final = 32 * 2**20  # half of the bar on memory above operands and results
+OPERANDS: Final = ("input", "weight", "bias", "temperature", "target", "dense", "column_weight")
 PARTIALS: Final = 4  # max, sum_exp, weighted_sum, ties
 
 
@@ -30,13 +31,16 @@ def plain(call: Operands) -> Operands:
     def resolved(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.detach().resolve_neg()
 
-    tensors = {name: resolved(getattr(call, name)) for name in ("input", "weight", "bias", "dense", "column_weight")}
+    tensors = {name: resolved(getattr(call, name)) for name in OPERANDS}
     return replace(call, **tensors)  # type: ignore[arg-type]
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How products of fp32 operands are formed: in fp32, unless the user lets torch's own products round to tf32."""
-    if dtype != torch.float32:
+    """How products of fp32 operands are formed: in fp32, unless the user lets torch's own products round to tf32.
+
+    On ROCm always in fp32: few of its devices have tf32, and Triton doesn't compile it for the others.
+    """
+    if dtype != torch.float32 or torch.version.hip:
         return "ieee"  # of 16-bit operands nothing is rounded
     matmul = torch.backends.cuda.matmul
     chosen = getattr(matmul, "fp32_precision", None)  # torch >= 2.9, where reading allow_tf32 may warn or raise
