@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from steadysum import _extension, kernels
-from steadysum.kernels import ascend
+from steadysum.kernels import ascend, triton
+
+from . import on_gpu
 
 # Without a GPU the triton kernel runs in Triton's interpreter. It reads this where it is first used, and a process that
 # a test starts inherits it.
@@ -31,13 +33,22 @@ _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 torch.set_num_threads(max(1, torch.get_num_threads() // _WORKERS))
 
 
+@pytest.fixture
+def triton_takes_cpu_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The triton kernel runs on operands on the CPU: interpreted, or else on the GPU, to which they are copied."""
+    if triton.missing() is None and not triton.interpreted():
+        on_gpu.adapt(triton, torch.device("cuda"), monkeypatch)
+
+
 # ascend takes operands on an NPU alone, which these tests don't make: tests/kernels/test_ascend.py has its own.
 @pytest.fixture(params=[name for name in kernels.names() if name != ascend.name])
 def kernel(request: pytest.FixtureRequest) -> str:
-    """Each kernel's name in turn."""
+    """Each kernel's name in turn; all of them take operands on the CPU."""
     missing = kernels.get(request.param).missing()
     if missing is not None:
         pytest.skip(f"kernel {request.param} is missing: {missing}")
+    if request.param == triton.name:
+        request.getfixturevalue("triton_takes_cpu_operands")
     return str(request.param)
 
 

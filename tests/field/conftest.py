@@ -31,8 +31,8 @@ def traps(built_with_traps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
-def runs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The triton kernel, on operands on the CPU: interpreted.
+def runs_triton(monkeypatch: pytest.MonkeyPatch, triton_takes_cpu_operands: None) -> None:
+    """The triton kernel, on operands on the CPU: on the GPU where there is one, else interpreted.
 
     The interpreter copies the memory behind each operand to the CPU and back, for GPUs' sake; here from and to the same
     place, which with memory that is only reserved would touch all of it.
@@ -41,7 +41,7 @@ def runs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     if missing is not None:
         pytest.skip(f"kernel triton is missing: {missing}")
     if not triton.interpreted():
-        pytest.skip("operands on the CPU need Triton's interpreter: TRITON_INTERPRET=1")
+        return
     copy = torch.UntypedStorage.copy_
 
     def copied(self: torch.UntypedStorage, source: torch.UntypedStorage, *others: object) -> torch.UntypedStorage:

@@ -161,6 +161,8 @@ def test_blocks_of_any_width_fold_to_right_statistics(columns: int, monkeypatch:
     """A tile of several blocks, and of one: whichever the device has, both are right (in other bits)."""
     from steadysum.kernels.triton_code import blocks
 
+    if columns == 512 and not triton.interpreted():
+        pytest.skip("a block of 512 columns needs more shared memory than some devices have")
     bias = draw(1100, seed=2)
     bias[:300] = -INF  # two blocks of nothing but -inf, then others
     call = replace(problem(5), bias=bias, target=torch.tensor([0, 299, 511, 512, 1099], device=DEVICE))

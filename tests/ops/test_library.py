@@ -149,7 +149,7 @@ def test_compiled_code_takes_new_shapes_and_numbers() -> None:
         assert torch.equal(compiled(x, scale, temperature).sum_exp, log_sum_exp(x, scale, temperature).sum_exp)
 
 
-def test_a_context_decides_for_compiled_code_when_it_runs() -> None:
+def test_a_context_decides_for_compiled_code_when_it_runs(triton_takes_cpu_operands: None) -> None:
     compiled = torch.compile(lambda x: linear_max_sum(x, HEAD).sum_exp, fullgraph=True, backend="eager")
     x = draw(50, 32)
     for name in kernels.available():
