@@ -124,9 +124,12 @@ class _Signature:
         self.names = tuple(parameter.name for parameter in parameters)
         self.defaults = tuple(parameter.default_value for parameter in parameters)
         self.positional = sum(not parameter.kwarg_only for parameter in parameters)
+        self.is_plain = not any(parameter.kwarg_only or parameter.has_default_value() for parameter in parameters)
 
     def by_position(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as the dispatcher calls it."""
+        """The function as the dispatcher calls it: itself, where nothing is left out or named."""
+        if self.is_plain:
+            return function
 
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -138,6 +141,8 @@ class _Signature:
 
     def call(self, called: Any, values: tuple[Any, ...]) -> Any:
         """Call the operator."""
+        if self.is_plain:
+            return called(*values)
         keywords = zip(self.names[self.positional :], values[self.positional :], strict=True)
         return called(*values[: self.positional], **dict(keywords))
 

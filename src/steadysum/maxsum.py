@@ -17,7 +17,7 @@ from steadysum import _extension, _library
 from steadysum.errors import DeviceError, DtypeError, OperandTypeError, ShapeError
 from steadysum.tiling import SEGMENTS
 
-__all__ = ["MaxSum", "fold", "fold_tree", "identity", "merge", "merge_by_torch"]
+__all__ = ["MaxSum", "distances", "fold", "fold_tree", "identity", "merge", "merge_by_torch"]
 
 T = TypeVar("T")
 
@@ -93,6 +93,17 @@ def merge_by_torch(first: MaxSum, second: MaxSum) -> MaxSum:
     """The merge in torch operations, for any device and dtype; no bits are promised."""
     largest = torch.maximum(first.max, second.max)
     return MaxSum(largest, first.sum_exp * rescale(first.max, largest) + second.sum_exp * rescale(second.max, largest))
+
+
+def distances(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of logits [rows, columns] the max [rows], and each logit's distance from it.
+
+    A row of nothing but -inf is measured from 0, not from -inf, so that its terms are exp(-inf) = 0. Logits equal to
+    the max are at distance 0 even if both are +inf, so that a row's +inf logits are counted.
+    """
+    largest = logits.amax(dim=1)
+    origin = largest.masked_fill(largest == -torch.inf, 0.0)[:, None]
+    return largest, (logits - origin).masked_fill_(logits == origin, 0.0)
 
 
 def rescale(own: Tensor, largest: Tensor) -> Tensor:

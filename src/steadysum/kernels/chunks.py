@@ -6,13 +6,15 @@ depends on the sizes of the problem alone, never on threads or on free memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+from torch import Tensor
 
 from steadysum.kernels.problem import Operands
 from steadysum.tiling import SEGMENTS
 
-__all__ = ["BLOCK_ROWS", "row_chunks"]
+__all__ = ["BLOCK_ROWS", "room_for_logits", "row_chunks"]
 
 BLOCK_ROWS: Final = 128  # chunks begin at multiples of it, so that sums over rows in blocks of 128 never see the cut
 MOST_ROWS: Final = 1024  # products with more rows are no faster
@@ -45,3 +47,9 @@ def row_chunks(call: Operands, *, stored: bool) -> Iterator[tuple[int, int]]:
     size = -(-call.size // (chunks * BLOCK_ROWS)) * BLOCK_ROWS  # equal ones: a short last one would cost as much
     for start in range(0, call.size, size):
         yield start, min(start + size, call.size)
+
+
+def room_for_logits(call: Operands, chunks: Sequence[tuple[int, int]]) -> Tensor:  # [rows of the longest chunk, V]
+    """Memory for the logits of each of these chunks in turn, in the dtype of logits."""
+    rows = max((stop - start for start, stop in chunks), default=0)
+    return call.input.new_empty((rows, call.weight.shape[0]), dtype=call.dtype)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from steadysum.kernels.autocast import without_autocast
-from steadysum.kernels.chunks import row_chunks
+from steadysum.kernels.chunks import room_for_logits, row_chunks
 from steadysum.kernels.derived import entropy as entropy
 from steadysum.kernels.derived import log as log
 from steadysum.kernels.derived import logprobs as logprobs
-from steadysum.kernels.gradients import Gradients, LogitGradient, PullBack, Wanted
+from steadysum.kernels.gradients import Gradients, LogitGradient, PullBack, Wanted, zeros
 from steadysum.kernels.problem import FLOATS, Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
-from steadysum.maxsum import fold, rescale
+from steadysum.maxsum import distances, fold, rescale
 from steadysum.tiling import TILE, Tile, segments, tiles, tiles_of
 
 name: Final = "eager"
@@ -76,7 +76,7 @@ def chunk_statistics(call: Operands) -> Statistics:
     """The statistics and all sums that the call asks for, storing the logits of one chunk of rows at a time."""
     chunks = list(row_chunks(call, stored=True)) or [(0, 0)]  # once even without rows, for the empty results
     with without_autocast(call.input.device.type):
-        z = _room_for_logits(call, chunks)
+        z = room_for_logits(call, chunks)
         return _joined([_stored_statistics(call.rows(start, stop), z[: stop - start]) for start, stop in chunks])
 
 
@@ -95,17 +95,10 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
         call = replace(call, wants_ties=True, wants_weighted_sum=known.weighted_sum is not None)
         known = None
 
-    def zeros(shape: Sequence[int], is_wanted: bool) -> Tensor | None:
-        return call.input.new_zeros(shape, dtype=call.dtype) if is_wanted else None
-
-    results = Gradients(
-        zeros(call.input.shape, wanted.input),
-        zeros(call.weight.shape, wanted.weight),
-        zeros(call.weight.shape[:1], wanted.bias),
-    )
+    results = zeros(call, wanted)
     chunks = list(row_chunks(call, stored=known is None))
     with without_autocast(call.input.device.type):
-        room = _room_for_logits(call, chunks) if known is None else None
+        room = room_for_logits(call, chunks) if known is None else None
         for start, stop in chunks:
             chunk = call.rows(start, stop)
             chunk = replace(chunk, input=chunk.input.to(call.dtype))  # once for all products; no copy unless 16-bit
@@ -184,11 +177,7 @@ def _partial(
     z: Tensor,  # [rows, columns]
     tile: Tile,
 ) -> Partial:
-    largest = z.amax(dim=1)
-    # A wholly masked row is measured from 0, not from -inf, so that its terms are exp(-inf) = 0. Logits equal to the
-    # max are at distance 0 even if both are +inf, so that a row's +inf logits are counted.
-    origin = largest.masked_fill(largest == -torch.inf, 0.0)[:, None]
-    distance = (z - origin).masked_fill_(z == origin, 0.0)
+    largest, distance = distances(z)
     terms = distance.exp()
     target_logit = weighted_sum = ties = None
     if call.target is not None:
@@ -235,11 +224,6 @@ def _moved(partial: Partial, factor: Tensor, largest: Tensor) -> Tensor:
     assert partial.weighted_sum is not None
     further = (partial.max - largest) * partial.sum_exp
     return torch.where(factor * partial.sum_exp == 0, 0.0, factor * (partial.weighted_sum + further.nan_to_num()))
-
-
-def _room_for_logits(call: Operands, chunks: Sequence[tuple[int, int]]) -> Tensor:  # [rows of the longest chunk, V]
-    rows = max((stop - start for start, stop in chunks), default=0)
-    return call.input.new_empty((rows, call.weight.shape[0]), dtype=call.dtype)
 
 
 def _unmasked_tiles(call: Operands) -> Iterator[tuple[Tile, slice]]:

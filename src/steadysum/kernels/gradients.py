@@ -5,14 +5,14 @@ Not here: where the coefficients come from (ops/), or how a kernel forms the gra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
-from steadysum.kernels.problem import Statistics
+from steadysum.kernels.problem import Operands, Statistics
 
-__all__ = ["Gradients", "LogitGradient", "PullBack", "Wanted"]
+__all__ = ["Gradients", "LogitGradient", "PullBack", "Wanted", "zeros"]
 
 
 class LogitGradient(NamedTuple):
@@ -53,6 +53,19 @@ class Gradients(NamedTuple):
     input: Tensor | None  # [rows of the operands' input, H]; 0 for rows that take no part
     weight: Tensor | None  # [V, H]
     bias: Tensor | None  # [V]
+
+
+def zeros(call: Operands, wanted: Wanted) -> Gradients:
+    """The wanted gradients of a call, all 0."""
+
+    def of(shape: Sequence[int], is_wanted: bool) -> Tensor | None:
+        return call.input.new_zeros(shape, dtype=call.dtype) if is_wanted else None
+
+    return Gradients(
+        of(call.input.shape, wanted.input),
+        of(call.weight.shape, wanted.weight),
+        of(call.weight.shape[:1], wanted.bias),
+    )
 
 
 # From the statistics of rows [start, stop) of the call (counted among the rows that take part) to the coefficients of

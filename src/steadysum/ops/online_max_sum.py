@@ -15,7 +15,7 @@ from torch import Tensor
 
 from steadysum import _library
 from steadysum.errors import RangeError, TargetRangeError
-from steadysum.kernels.chunks import row_chunks
+from steadysum.kernels.chunks import room_for_logits, row_chunks
 from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Statistics, statistics_dtype
 from steadysum.kernels.registry import Kernel, select
 from steadysum.kernels.target_mask import mask_bytes, pack_mask
@@ -184,7 +184,7 @@ def _statistics(given: _Call, call: Operands) -> tuple[Statistics, Tensor | None
 def _by_chunks(kernel: Kernel, call: Operands, narrow: Tensor | None, *, round_logits: bool) -> Statistics:
     """The statistics, some rows at a time, from logits of which a rounded copy is kept if `narrow` is there."""
     chunks = list(row_chunks(call, stored=True))
-    room = call.input.new_empty((max(stop - start for start, stop in chunks), call.weight.shape[0]), dtype=call.dtype)
+    room = room_for_logits(call, chunks)
     parts = []
     for start, stop in chunks:
         chunk, wide = call.rows(start, stop), room[: stop - start]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from steadysum.kernels.problem import Operands, Statistics
-from steadysum.maxsum import MaxSum, fold, merge
+from steadysum.maxsum import MaxSum, distances, fold, merge
 from steadysum.tiling import segments, tiles_of
 
 __all__ = ["round_in_place", "rounded_statistics"]
@@ -29,17 +29,10 @@ def rounded_statistics(
 
     def partials(index: int, segment: range) -> Iterator[MaxSum]:
         for tile in tiles_of(index, segment):
-            yield _max_sum(round_in_place(call, z[:, tile.start : tile.stop]))
+            largest, distance = distances(round_in_place(call, z[:, tile.start : tile.stop]))
+            yield MaxSum(largest, distance.exp_().sum(dim=1))
 
     cut = segments(z.shape[1], call.shard)
     found = fold((partials(index, segment) for index, segment in enumerate(cut)), merge)
     target_logit = None if call.target is None else z.gather(1, call.target[:, None])[:, 0]
     return Statistics(found.max, found.sum_exp, target_logit)
-
-
-def _max_sum(z: Tensor) -> MaxSum:
-    """Statistics of a tile. Logits equal to the max count as 1 even where both are infinite, but a row of -inf as 0."""
-    largest = z.amax(dim=1)
-    origin = largest.masked_fill(largest == float("-inf"), 0.0)[:, None]
-    distance = (z - origin).masked_fill_(z == origin, 0.0)
-    return MaxSum(largest, distance.exp_().sum(dim=1))

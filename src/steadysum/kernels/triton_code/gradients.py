@@ -6,12 +6,10 @@ and so have the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from steadysum.kernels.chunks import row_chunks
-from steadysum.kernels.gradients import Gradients, PullBack, Wanted
+from steadysum.kernels.chunks import room_for_logits, row_chunks
+from steadysum.kernels.gradients import Gradients, PullBack, Wanted, zeros
 from steadysum.kernels.problem import Operands, Statistics
 from steadysum.kernels.triton_code.grid import grid_of
 from steadysum.kernels.triton_code.logit_gradient import logit_gradient_
@@ -32,7 +30,7 @@ def chunk_statistics(call: Operands) -> Statistics:
     """The statistics and all sums that the call asks for, storing the logits of one chunk of rows at a time."""
     stored = call.wants_column_sum or call.dense is not None
     chunks = list(row_chunks(call, stored=True))
-    room = _room_for_logits(call, chunks) if stored else None
+    room = room_for_logits(call, chunks) if stored else None
     parts = []
     for start, stop in chunks:
         z = None if room is None else room[: stop - start]
@@ -43,19 +41,12 @@ def chunk_statistics(call: Operands) -> Statistics:
 def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statistics | None) -> Gradients:
     """The wanted gradients."""
 
-    def zeros(shape: Sequence[int], is_wanted: bool) -> Tensor | None:
-        return call.input.new_zeros(shape, dtype=call.dtype) if is_wanted else None
-
-    results = Gradients(
-        zeros(call.input.shape, wanted.input),
-        zeros(call.weight.shape, wanted.weight),
-        zeros(call.weight.shape[:1], wanted.bias),
-    )
+    results = zeros(call, wanted)
     grid = grid_of(call)
     chosen = precision(call.input.dtype)
     of_products = product_precision(call.input.dtype, chosen)
     chunks = list(row_chunks(call, stored=True))
-    room = _room_for_logits(call, chunks)
+    room = room_for_logits(call, chunks)
     for start, stop in chunks:
         chunk, z = call.rows(start, stop), room[: stop - start]
         if known is None:
@@ -77,11 +68,6 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
             if call.kept is not None:
                 results.input[call.kept[start:stop]] = rows
     return results
-
-
-def _room_for_logits(call: Operands, chunks: Sequence[tuple[int, int]]) -> Tensor:  # [rows of the longest chunk, V]
-    rows = max((stop - start for start, stop in chunks), default=0)
-    return call.input.new_empty((rows, call.weight.shape[0]), dtype=call.dtype)
 
 
 def _chunk_statistics(chunk: Operands, room: Tensor | None) -> Statistics:
