@@ -11,7 +11,6 @@ gradient sums up. Traps miss them by orders of magnitude.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -27,7 +26,7 @@ from steadysum.ops import loss_as_number, loss_per_row
 from steadysum.ops.token_loss import Losses, TokenLoss
 
 from . import test_traps
-from .test_traps import FEW_AND_MANY, ISAS, MISSED, U, draw, exact, instructions, sum_bound
+from .test_traps import FEW_AND_MANY, ISAS, MISSED, U, draw, exact, far_matrices, instructions, sum_bound
 
 EPS: Final = 2 * U
 IGNORED: Final = -100
@@ -218,24 +217,16 @@ def check_far_elements(kernel: str) -> None:
     Of the 16 GiB only the pages of the elements are ever touched. A gradient of more than 2^31 elements would be
     written, all of it: none is tested, and the offsets in results are formed by the same function.
     """
-    elements = 2**32 + 4096
-    reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named by Python from 3.11 on
-    memory = mmap.mmap(-1, 4 * elements, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve)
-    storage = torch.frombuffer(memory, dtype=torch.float32, count=elements)
-
-    def far(rows: int, columns: int, row_stride: int, column_stride: int, first: int) -> Tensor:
-        matrix = storage.as_strided((rows, columns), (row_stride, column_stride), first)
-        return matrix.copy_(draw(rows, columns, seed=first))
-
+    far = far_matrices(torch.float32)
     for rows in FEW_AND_MANY:
         head = draw(70, 16, seed=1)
         # The second row's offset of 2^32 wraps to 0, one of 2^31 to -2^31: the storage reaches that far to both sides.
-        check_training(Problem(far(2, 16, 2**32, 1, first=0), head, targets(2, 70)), kernel)
-        check_training(Problem(draw(rows, 16), far(2, 16, 2**32, 1, first=16), targets(rows, 2)), kernel)
-        check_training(Problem(draw(rows, 2), far(70, 2, 1, 2**32, first=64), targets(rows, 70)), kernel)
+        check_training(Problem(far(2, 16, 2**32, 1, 0), head, targets(2, 70)), kernel)
+        check_training(Problem(draw(rows, 16), far(2, 16, 2**32, 1, 16), targets(rows, 2)), kernel)
+        check_training(Problem(draw(rows, 2), far(70, 2, 1, 2**32, 64), targets(rows, 70)), kernel)
         # Strides that fit into 32 bits, 64 times of which don't: a step from one block of hidden columns to the next.
-        check_training(Problem(draw(rows, 65), far(70, 65, 1, 2**26, first=128), targets(rows, 70)), kernel)
-        check_softmax(draw(2, 16), head, far(2, 70, 2**31, 1, first=2**31 + 256), kernel)
+        check_training(Problem(draw(rows, 65), far(70, 65, 1, 2**26, 128), targets(rows, 70)), kernel)
+        check_softmax(draw(2, 16), head, far(2, 70, 2**31, 1, 2**31 + 256), kernel)
 
 
 def check_alternating_calls(kernel: str) -> None:

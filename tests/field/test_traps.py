@@ -120,27 +120,36 @@ def check_strides(kernel: str) -> None:
         check_max_sum(kernel, input, draw(300, 1, seed=1).expand(300, 48))
 
 
-def check_far_elements(kernel: str) -> None:
-    """apple/ml-cross-entropy, commit #39: offsets in 32 bits overflow.
+def far_matrices(dtype: torch.dtype) -> Callable[[int, int, int, int, int], Tensor]:
+    """A function (rows, columns, row_stride, column_stride, first) to a drawn matrix in memory of 2^32 elements.
 
-    Of the 8 GiB only the pages of the elements are ever touched.
+    The memory is reserved, and only the pages of the matrices' elements are ever touched.
     """
     elements = 2**32 + 4096
     reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named by Python from 3.11 on
-    memory = mmap.mmap(-1, 2 * elements, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve)
-    storage = torch.frombuffer(memory, dtype=torch.bfloat16, count=elements)
+    memory = mmap.mmap(-1, dtype.itemsize * elements, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve)
+    storage = torch.frombuffer(memory, dtype=dtype, count=elements)
 
     def far(rows: int, columns: int, row_stride: int, column_stride: int, first: int) -> Tensor:
         matrix = storage.as_strided((rows, columns), (row_stride, column_stride), first)
         return matrix.copy_(draw(rows, columns, seed=first))
 
+    return far
+
+
+def check_far_elements(kernel: str) -> None:
+    """apple/ml-cross-entropy, commit #39: offsets in 32 bits overflow.
+
+    Of the 8 GiB only the pages of the elements are ever touched.
+    """
+    far = far_matrices(torch.bfloat16)
     for rows in FEW_AND_MANY:
         weight = draw(70, 16, seed=1).bfloat16()
         # The second row's offset of 2^32 wraps to 0, one of 2^31 to -2^31: the storage reaches that far to both sides.
-        check_max_sum(kernel, far(2, 16, 2**32, 1, first=0), weight)
-        check_max_sum(kernel, draw(rows, 16).bfloat16(), far(2, 16, 2**32, 1, first=16))
-        check_max_sum(kernel, draw(rows, 16).bfloat16(), far(2, 16, 2**31, 1, first=2**31 + 32))
-        check_max_sum(kernel, draw(rows, 2).bfloat16(), far(70, 2, 1, 2**32, first=64))
+        check_max_sum(kernel, far(2, 16, 2**32, 1, 0), weight)
+        check_max_sum(kernel, draw(rows, 16).bfloat16(), far(2, 16, 2**32, 1, 16))
+        check_max_sum(kernel, draw(rows, 16).bfloat16(), far(2, 16, 2**31, 1, 2**31 + 32))
+        check_max_sum(kernel, draw(rows, 2).bfloat16(), far(70, 2, 1, 2**32, 64))
 
 
 def check_alternating_calls(kernel: str) -> None:
