@@ -18,8 +18,12 @@ __all__ = [
     "OptionError",
     "PatchError",
     "RangeError",
+    "ScheduleError",
+    "SettingsError",
     "ShapeError",
+    "StaleRead",
     "SteadySumError",
+    "SyncTimeout",
     "TargetRangeError",
     "TargetShapeError",
     "UnknownKernelError",
@@ -99,8 +103,33 @@ class KernelUnavailableError(SteadySumError, RuntimeError):
     """A kernel named by the caller can't run here, or can't run this problem."""
 
 
-class AccuracyError(SteadySumError, RuntimeError):
+class _NamesCores(SteadySumError):
+    """Base of errors that name the cores at fault."""
+
+    def __init__(self, what: str, seen: str, allowed: str, remedy: str, cores: tuple[int, ...] = ()) -> None:
+        super().__init__(what, seen, allowed, remedy)
+        self.args = (*self.args, cores)
+        self.cores = cores  # ascending
+
+
+class AccuracyError(_NamesCores, RuntimeError):
     """A result that fails a check of its accuracy, again and again."""
+
+
+class SyncTimeout(_NamesCores, TimeoutError):
+    """Cores that didn't come to a sync point, in all the time and retries that they were given."""
+
+
+class StaleRead(_NamesCores, RuntimeError):
+    """A record whose stamp isn't that of this call: its writer's partial isn't there, or isn't whole."""
+
+
+class ScheduleError(SteadySumError, ValueError):
+    """A schedule that can't be read, or that doesn't fit what it is replayed on."""
+
+
+class SettingsError(RangeError):
+    """A setting outside its range, or one that isn't known."""
 
 
 class WeightsFileNotFoundError(SteadySumError, FileNotFoundError):

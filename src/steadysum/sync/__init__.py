@@ -1,0 +1,1 @@
+"""Programs, actions, runners, policies, records and hazards: how cores exchange partial results."""

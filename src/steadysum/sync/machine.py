@@ -1,0 +1,378 @@
+"""The state of one run of programs over shared memory, and every way in which it can go on.
+
+A machine does what it is told: a unit's next action, one word's drain, the end of a wait, the end of a sleep. Who chooses
+is a runner's matter. Its choices, in order, are the whole of a run: taken again, they give the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from steadysum.errors import SteadySumError
+from steadysum.sync.actions import (
+    Action,
+    Add,
+    Await,
+    Barrier,
+    Compute,
+    Fence,
+    Flag,
+    Note,
+    Program,
+    Read,
+    Signal,
+    Write,
+)
+from steadysum.sync.interference import Interference
+from steadysum.sync.memory import Entry, Memory, Span, StoreBuffer
+from steadysum.trace.events import Unit
+
+__all__ = ["Choice", "Happening", "Machine", "State"]
+
+
+class Choice(NamedTuple):
+    """One way in which a run goes on. Written `s3`, `d2.0`, `t5`, `w1`, `f0.1`."""
+
+    kind: str  # s: step of a unit; d: a drain; t: an await times out; w: a sleeper wakes; f: a fault acts in the next step
+    unit: int  # number of the unit; of a fault: its number
+    index: int = 0  # of a drain: position in the store buffer; of a fault: number of the opportunity
+
+
+class State(IntEnum):
+    """What a unit is doing."""
+
+    READY = 0
+    BLOCKED = 1  # in an await whose flags aren't there
+    ASLEEP = 2  # delayed by a fault
+    DONE = 3
+    RAISED = 4
+    DEAD = 5
+
+
+class Happening(NamedTuple):
+    """An entry of a machine's log: what took effect. trace/ has the form for people (see log.py)."""
+
+    unit: int
+    action: Action | None  # None: a drain, a fault, a death: see what
+    begin: float
+    end: float
+    outcome: str
+    what: str = ""  # "drain", "fault", "dead" where action is None
+    detail: Any = None  # drain: the Entry; write: numbers of its words; await: numbers of the signals that satisfied it
+
+
+class Machine:
+    """Programs, one for each unit, over a memory.
+
+    Args:
+        memory: shared by all units; it keeps what the run leaves in it.
+        programs: by unit; the order of the mapping numbers the units.
+        interference: what interferes; None: nothing.
+        duration: gives the microseconds that an action takes, by number of the unit; None: no clock.
+        retries: how often a wait may time out though others can still go on (only asked where there is no clock).
+        log: whether to keep what happens.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        programs: Mapping[Unit, Program],
+        interference: Interference | None = None,
+        duration: Callable[[int, Action], float] | None = None,
+        retries: int = 3,
+        log: bool = True,
+    ) -> None:
+        self.memory = memory
+        self.units = tuple(programs)
+        self.interference = interference
+        self.retries = retries
+        self.now = 0.0
+        self.log: list[Happening] = []
+        self.results: dict[Unit, Any] = {}
+        self.errors: list[tuple[Unit, SteadySumError]] = []  # in the order in which they were raised
+        self.woken: list[int] = []  # units that a signal has made ready; a runner with a clock empties it
+        count = len(self.units)
+        self.state = [State.READY] * count
+        self.pending: list[Action | None] = [None] * count
+        self.buffers = [StoreBuffer() for _ in range(count)]
+        self.sleep = [0.0] * count  # microseconds that a sleeper sleeps
+        self.flags: dict[Flag, int] = {}
+        self._programs = tuple(programs.values())
+        self._duration = duration
+        self._keeps_log = log
+        self._began = [0.0] * count  # when a blocked unit began to wait
+        self._passed = [False] * count  # the pending action's interference was asked for
+        self._arrived = [False] * count  # the pending barrier's own flag is set
+        self._lacking: list[set[Flag]] = [set() for _ in range(count)]  # flags that a blocked unit waits for
+        self._waiting: dict[Flag, set[int]] = {}  # units that wait for a flag
+        self._signals: dict[Flag, int] = {}  # number of the happening that set a flag last
+        self._timeouts: dict[tuple[int, tuple[Flag, ...], int], int] = {}  # timed out, though others could go on
+        self._words = 0
+        for unit in range(count):
+            self._advance(unit, None)
+
+    # ---- what can happen --------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether no unit will ever do anything again, by itself or woken."""
+        return all(state >= State.DONE for state in self.state)
+
+    def choices(self) -> list[Choice]:
+        """Every way to go on. A wait times out at most `retries` times while others can go on, else freely."""
+        found = [Choice("s", unit) for unit, state in enumerate(self.state) if state is State.READY]
+        found += [Choice("w", unit) for unit, state in enumerate(self.state) if state is State.ASLEEP]
+        for unit, buffer in enumerate(self.buffers):
+            if buffer.entries:
+                found += [Choice("d", unit, position) for position in buffer.drainable()]
+        alone = not found
+        return found + [Choice("t", unit) for unit in self._can_time_out(alone)]
+
+    def _can_time_out(self, alone: bool) -> Iterator[int]:
+        for unit, state in enumerate(self.state):
+            if state is State.BLOCKED:
+                action = self.pending[unit]
+                assert isinstance(action, Await | Barrier)
+                if action.timeout is not None and (alone or self._timeouts.get(_wait(unit, action), 0) < self.retries):
+                    yield unit
+
+    def take(self, choice: Choice, script: frozenset[tuple[int, int]] | None = None) -> None:
+        """Goes on in this way; with a script of the faults that act in it.
+
+        Raises:
+            IndexError, ValueError: the choice isn't open to this machine.
+        """
+        kind, unit, index = choice
+        if kind == "s":
+            if self.state[unit] is not State.READY:
+                raise ValueError(f"unit {unit} is {self.state[unit].name}")
+            self.step(unit, script)
+        elif kind == "d":
+            self.drain(unit, index)
+        elif kind == "t":
+            if self.state[unit] is not State.BLOCKED:
+                raise ValueError(f"unit {unit} is {self.state[unit].name}")
+            action = self.pending[unit]
+            assert isinstance(action, Await | Barrier)
+            key = _wait(unit, action)
+            self._timeouts[key] = self._timeouts.get(key, 0) + 1
+            self.time_out(unit)
+        elif kind == "w":
+            if self.state[unit] is not State.ASLEEP:
+                raise ValueError(f"unit {unit} is {self.state[unit].name}")
+            self.wake(unit)
+        else:
+            raise ValueError(f"no choice of kind {kind!r}")
+
+    # ---- the ways to go on ------------------------------------------------------------------------------------------
+
+    def step(self, unit: int, script: frozenset[tuple[int, int]] | None = None) -> float:
+        """Does a ready unit's next action; gives back the microseconds that it takes."""
+        action = self.pending[unit]
+        meddler = self.interference
+        if meddler is not None:
+            meddler.begin_step(script)
+            if not self._passed[unit] and self._is_held(unit, action, meddler):
+                return 0.0
+        kind = type(action)
+        begin, spent = self.now, 0.0 if self._duration is None else self._duration(unit, action)  # type: ignore[arg-type]
+        if meddler is not None:
+            spent *= meddler.slowness(self.units[unit])
+        result: Any = None
+        detail: Any = None
+        if kind is Compute:
+            result = action.work()  # type: ignore[union-attr]
+            if meddler is not None:
+                result = meddler.computed(self.units[unit], action, result)  # type: ignore[arg-type]
+        elif kind is Read:
+            result = self._read(unit, action)  # type: ignore[arg-type]
+        elif kind is Write:
+            detail = self._write(unit, action)  # type: ignore[arg-type]
+        elif kind is Await or kind is Barrier:
+            ended = self._wait_for(unit, action)  # type: ignore[arg-type]
+            if ended is None:
+                return 0.0
+            result, outcome, begin, detail = ended
+            self._note(Happening(unit, action, begin, self.now, outcome, "", detail))
+            self._advance(unit, result)
+            return spent
+        elif kind is Signal:
+            # The log's entry comes first: its number is what those that it wakes are satisfied by.
+            self._note(Happening(unit, action, begin, begin + spent, "ok"))
+            self._signal(unit, action.flag, action.value)  # type: ignore[union-attr]
+            self._wipe(unit, action)  # type: ignore[arg-type]
+            self._advance(unit, None)
+            return spent
+        elif kind is Fence:
+            if meddler is None or meddler.fences(self.units[unit], action):  # type: ignore[arg-type]
+                while self.buffers[unit].entries:
+                    self.drain(unit, 0)
+        elif kind is Add:
+            self._add(unit, action)  # type: ignore[arg-type]
+        self._note(Happening(unit, action, begin, begin + spent, "ok", "", detail))
+        self._advance(unit, result)
+        return spent
+
+    def drain(self, unit: int, position: int) -> None:
+        """One word of a unit's store buffer reaches memory."""
+        buffer = self.buffers[unit]
+        if buffer.overlaps_older(position):
+            raise ValueError(f"word {position} of unit {unit} can't drain before an older one in the same place")
+        entry = buffer.entries.pop(position)
+        self._store(entry.span, entry.values)
+        self._note(Happening(unit, None, self.now, self.now, "ok", "drain", entry))
+
+    def time_out(self, unit: int) -> None:
+        """A blocked unit gives up waiting."""
+        action = self.pending[unit]
+        assert isinstance(action, Await | Barrier)
+        missing = tuple(flag for flag in _awaited(action) if self.flags.get(flag, 0) < action.value)
+        self._stop_waiting(unit)
+        self._note(Happening(unit, action, self._began[unit], self.now, "timeout", "", ()))
+        self.state[unit] = State.READY
+        self._advance(unit, missing)
+
+    def wake(self, unit: int) -> None:
+        """A sleeping unit is ready again."""
+        self.state[unit] = State.READY
+
+    def flush(self) -> None:
+        """Drains every store buffer: the end of a call."""
+        for unit, buffer in enumerate(self.buffers):
+            while buffer.entries:
+                self.drain(unit, 0)
+
+    # ---- how ----------------------------------------------------------------------------------------------------
+
+    def _advance(self, unit: int, result: Any) -> None:
+        self._passed[unit] = self._arrived[unit] = False
+        try:
+            self.pending[unit] = self._programs[unit].send(result)
+        except StopIteration as stop:
+            self.pending[unit] = None
+            self.state[unit] = State.DONE
+            self.results[self.units[unit]] = stop.value
+        except SteadySumError as error:
+            self.pending[unit] = None
+            self.state[unit] = State.RAISED
+            self.errors.append((self.units[unit], error))
+            self._note(Happening(unit, None, self.now, self.now, "raised", "raised", error))
+
+    def _is_held(self, unit: int, action: Any, meddler: Interference) -> bool:
+        """Whether a fault keeps the unit from its action, now or for ever."""
+        self._passed[unit] = True
+        if meddler.dies(self.units[unit], action.place):
+            self.state[unit] = State.DEAD
+            self._note(Happening(unit, None, self.now, self.now, "dead", "dead", action))
+            return True
+        sleep = meddler.delay(self.units[unit], action)
+        if sleep > 0.0:
+            self.state[unit], self.sleep[unit] = State.ASLEEP, sleep
+            self._note(Happening(unit, None, self.now, self.now + sleep, "ok", "fault", f"delay of {sleep:g} us"))
+            return True
+        return False
+
+    def _write(self, unit: int, action: Write) -> tuple[int, ...]:
+        meddler, buffer, memory = self.interference, self.buffers[unit], self.memory
+        words = action.words if meddler is None else meddler.written(self.units[unit], action)
+        numbers = []
+        for span, values in words:
+            whole = memory.whole_lines(span)
+            if whole != span:  # the rest of the line drains with it, as the unit sees it now
+                line = memory.load(whole)
+                buffer.over(whole, line)
+                line[span.start - whole.start : span.stop - whole.start] = values
+                values = line
+            self._words += 1
+            numbers.append(self._words)
+            buffer.entries.append(Entry(self._words, whole, values, span))
+        return tuple(numbers)
+
+    def _read(self, unit: int, action: Read) -> list[NDArray[Any]]:
+        meddler, buffer, arrays = self.interference, self.buffers[unit], self.memory.arrays
+        values = [arrays[region][start:stop].copy() for region, start, stop in action.spans]
+        if buffer.entries and (meddler is None or meddler.forwards(self.units[unit], action)):
+            for span, part in zip(action.spans, values, strict=True):
+                buffer.over(span, part)
+        return values if meddler is None else meddler.read(self.units[unit], action, values)
+
+    def _add(self, unit: int, action: Add) -> None:
+        meddler, (span, values) = self.interference, action.word
+        times = 1 if meddler is None else meddler.additions(self.units[unit], action.place, action.word)
+        for _ in range(times):
+            self._store(span, self.memory.arrays[span.region][span.start : span.stop] + values)
+
+    def _store(self, span: Span, values: NDArray[Any]) -> None:
+        if self.interference is not None:
+            self.interference.stored(span, self.memory.load(span))
+        self.memory.store(span, values)
+
+    def _signal(self, unit: int, flag: Flag, value: int) -> None:
+        if value <= self.flags.get(flag, 0):
+            return
+        self.flags[flag] = value
+        self._signals[flag] = len(self.log) - 1
+        for waiter in sorted(self._waiting.get(flag, ())):
+            action = self.pending[waiter]
+            assert isinstance(action, Await | Barrier)
+            if value >= action.value:
+                self._waiting[flag].discard(waiter)
+                self._lacking[waiter].discard(flag)
+                if not self._lacking[waiter]:
+                    self.state[waiter] = State.READY
+                    self.woken.append(waiter)
+
+    def _wipe(self, unit: int, action: Signal | Barrier) -> None:
+        """A fault may reset flags right after a signal."""
+        if self.interference is not None:
+            for flag in self.interference.signalled(self.units[unit], action, self.memory):
+                self.flags.pop(flag, None)
+
+    def _wait_for(self, unit: int, action: Await | Barrier) -> tuple[tuple[Flag, ...], str, float, Any] | None:
+        """How a wait ends at once: what is missing, its outcome, its begin, the signals. None: the unit is blocked."""
+        if self.state[unit] is State.READY and self._arrived[unit]:  # woken
+            return (), "ok", self._began[unit], self._satisfied_by(action)
+        self._began[unit] = self.now
+        if type(action) is Barrier:
+            self._note(Happening(unit, action, self.now, self.now, "ok", "arrive"))
+            self._signal(unit, action.own, action.value)
+            self._wipe(unit, action)
+        flags, value, get = _awaited(action), action.value, self.flags.get
+        lacking = {flag for flag in flags if get(flag, 0) < value}
+        if lacking and self.interference is not None:
+            ending = self.interference.passes(self.units[unit], action)
+            if ending is not None:
+                missing = () if ending == "ok" else tuple(flag for flag in flags if flag in lacking)
+                return missing, ending, self.now, ()
+        if not lacking:
+            return (), "ok", self.now, self._satisfied_by(action)
+        self._arrived[unit] = True
+        self.state[unit] = State.BLOCKED
+        self._lacking[unit] = lacking
+        for flag in lacking:
+            self._waiting.setdefault(flag, set()).add(unit)
+        return None
+
+    def _satisfied_by(self, action: Await | Barrier) -> tuple[int, ...]:
+        return tuple(self._signals.get(flag, -1) for flag in _awaited(action))
+
+    def _stop_waiting(self, unit: int) -> None:
+        for flag in self._lacking[unit]:
+            self._waiting[flag].discard(unit)
+        self._lacking[unit] = set()
+
+    def _note(self, happening: Happening) -> None:
+        if self._keeps_log:
+            self.log.append(happening)
+
+
+def _awaited(action: Await | Barrier) -> tuple[Flag, ...]:
+    return action.flags if type(action) is Await else action.members  # type: ignore[union-attr]
+
+
+def _wait(unit: int, action: Await | Barrier) -> tuple[int, tuple[Flag, ...], int]:
+    return unit, _awaited(action), action.value

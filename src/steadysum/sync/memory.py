@@ -1,0 +1,153 @@
+"""The shared memory of a device: regions with guard words around them, and the store buffers in front of it.
+
+Not here: when a word drains (the runners), and which regions an operator needs (cores/layout.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["GUARD", "LINE", "Entry", "Memory", "Region", "Span", "StoreBuffer"]
+
+LINE: Final = 64  # bytes: what a store buffer drains at once, and what two cores must not share
+GUARD: Final = 0x5AFE_C0DE_5AFE_C0DE  # before and after each region; no plausible float, index or stamp
+
+
+class Span(NamedTuple):
+    """Elements [start, stop) of a region."""
+
+    region: str
+    start: int
+    stop: int
+
+
+class Region(NamedTuple):
+    """A named array of a memory."""
+
+    name: str
+    dtype: np.dtype[Any]
+    length: int  # elements
+    offset: int = 0  # bytes from the arena's start; a multiple of the memory's alignment
+
+
+class Memory:
+    """Regions in one arena of bytes. What a call leaves in them is what the next one finds.
+
+    Args:
+        regions: (name, dtype, number of elements) of each, in the order in which they lie in memory.
+        arena: an older memory's arena to lie in, with all that it holds; a new one of zeros if it is too small.
+    """
+
+    def __init__(self, regions: Iterable[tuple[str, DTypeLike, int]], arena: NDArray[np.uint8] | None = None) -> None:
+        self.regions: dict[str, Region] = {}
+        offset = LINE  # room for the first guard
+        for name, dtype, length in regions:
+            kind = np.dtype(dtype)
+            self.regions[name] = Region(name, kind, length, offset)
+            size = -(-length * kind.itemsize // LINE) * LINE
+            offset += size + LINE  # a line of guard words
+        if arena is None or arena.size < offset:
+            arena = aligned_bytes(offset)
+        self.arena = arena
+        self.arrays: dict[str, NDArray[Any]] = {
+            region.name: arena[region.offset : region.offset + region.length * region.dtype.itemsize].view(region.dtype)
+            for region in self.regions.values()
+        }
+        self.place_guards()
+
+    def place_guards(self) -> None:
+        """Writes the guard words around every region."""
+        for guard in self._guards().values():
+            guard[:] = GUARD
+
+    def broken_guards(self) -> list[tuple[str, int]]:
+        """The guard words that don't hold their value any more: (the region before them, byte of the arena)."""
+        return [
+            (name, int(guard.ctypes.data - self.arena.ctypes.data) + 8 * int(bad))
+            for name, guard in self._guards().items()
+            for bad in np.flatnonzero(guard != GUARD)
+        ]
+
+    def _guards(self) -> dict[str, NDArray[np.uint64]]:
+        guards = {"(start)": self.arena[:LINE].view(np.uint64)}
+        for region in self.regions.values():
+            end = region.offset + region.length * region.dtype.itemsize
+            begin = -(-end // 8) * 8
+            stop = region.offset + (-(-region.length * region.dtype.itemsize // LINE) + 1) * LINE
+            guards[region.name] = self.arena[begin:stop].view(np.uint64)
+        return guards
+
+    def load(self, span: Span) -> NDArray[Any]:
+        """A copy of what memory holds."""
+        return self.arrays[span.region][span.start : span.stop].copy()
+
+    def store(self, span: Span, values: NDArray[Any]) -> None:
+        """Puts values into memory."""
+        self.arrays[span.region][span.start : span.stop] = values
+
+    def whole_lines(self, span: Span) -> Span:
+        """The span, widened to whole 64-byte lines (but not beyond its region)."""
+        region = self.regions[span.region]
+        per_line = LINE // region.dtype.itemsize
+        return Span(
+            span.region,
+            span.start // per_line * per_line,
+            min(-(-span.stop // per_line) * per_line, region.length),
+        )
+
+
+def aligned_bytes(size: int) -> NDArray[np.uint8]:
+    """Zeros that begin on a line."""
+    raw = np.zeros(size + LINE, dtype=np.uint8)
+    skip = -raw.ctypes.data % LINE
+    return raw[skip : skip + size]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A word in a store buffer, widened to whole lines."""
+
+    number: int  # of the word, among all of its run
+    span: Span  # what drains
+    values: NDArray[Any]
+    own: Span  # what the unit wrote
+    left: float = 0.0  # virtual time at which it drains, where there is a clock
+
+
+@dataclass(slots=True)
+class StoreBuffer:
+    """The words of one unit that haven't reached memory yet, oldest first."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def drainable(self) -> Iterator[int]:
+        """Positions of the entries that may drain next: those that overlap no older one."""
+        for position, entry in enumerate(self.entries):
+            if not any(_overlap(entry.span, older.span) for older in self.entries[:position]):
+                yield position
+
+    def overlaps_older(self, position: int) -> bool:
+        """Whether an older entry must drain first."""
+        span = self.entries[position].span
+        return any(_overlap(span, older.span) for older in self.entries[:position])
+
+    def over(self, span: Span, values: NDArray[Any]) -> None:
+        """Lays the unit's own words over values read from memory, oldest first."""
+        for entry in self.entries:
+            own = entry.own
+            if own.region == span.region and own.start < span.stop and span.start < own.stop:
+                start, stop = max(own.start, span.start), min(own.stop, span.stop)
+                offset = entry.span.start
+                values[start - span.start : stop - span.start] = entry.values[start - offset : stop - offset]
+
+
+def _overlap(first: Span, second: Span) -> bool:
+    return first.region == second.region and first.start < second.stop and second.start < first.stop

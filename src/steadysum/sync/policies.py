@@ -1,0 +1,253 @@
+"""How a sync is done: the policies, as programs made of the same few parts.
+
+Policy 0, `legacy`, waits for the flags until sync_wait_timeout, and then reads what is there: the fault of the field
+report. The others prove what they read. What each part is needed for is shown by taking it away: see Parts, and
+exhaustive.py, which explores the protocol with and without each.
+
+Not here: what is exchanged (cores/), who runs it (the runners).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from steadysum.errors import StaleRead, SyncTimeout
+from steadysum.sync.actions import Action, Await, Barrier, Compute, Fence, Flag, Note, Place, Read, Signal, Word, Write
+from steadysum.sync.records import Payload, Slot, fault_of, record_of, words_of
+from steadysum.trace.events import Unit
+
+__all__ = [
+    "ENHANCED",
+    "LEGACY",
+    "POLICIES",
+    "Parts",
+    "Party",
+    "Waits",
+    "collect",
+    "exchange",
+    "finish",
+    "heartbeat",
+    "meet",
+    "publish",
+]
+
+T = TypeVar("T")
+Steps = Generator[Action, Any, T]
+
+POLICIES: Final = ("legacy", "enhanced", "verified", "duplicated")  # by the number that allreduce_policy has
+
+
+class Parts(NamedTuple):
+    """What a policy's sync is made of."""
+
+    heartbeat: bool  # every unit says that it is ready, before any slot of this call is written
+    fence: bool  # what was written is in memory before the flag that announces it
+    stamp: bool  # records carry epoch, writer and digest, and a reader refuses those that don't fit
+    read_back: bool  # a writer reads its record from memory, and writes it again if it isn't there
+    exit_barrier: bool  # nobody ends the call, and so reuses slots, before everybody has read
+    bounded: bool  # waits end after a time
+    retry: bool  # waits, reads and writes that fail are tried again, max_retries times; else there is one of each
+
+
+LEGACY: Final = Parts(
+    heartbeat=False, fence=False, stamp=False, read_back=False, exit_barrier=False, bounded=True, retry=False
+)
+ENHANCED: Final = Parts(
+    heartbeat=True, fence=True, stamp=True, read_back=True, exit_barrier=True, bounded=True, retry=True
+)
+
+
+class Waits(NamedTuple):
+    """How long a sync waits, and how often it tries again."""
+
+    timeout: float  # microseconds of one wait at a barrier
+    heartbeat: float  # microseconds between two heartbeats of a unit that waits for the others'
+    retries: int  # how often a wait, a read or a write is tried again
+
+    @property
+    def heartbeats(self) -> int:
+        """How many heartbeats a unit sends before it gives up: as long as all waits at a barrier take."""
+        return max(self.retries + 1, round((self.retries + 1) * self.timeout / self.heartbeat))
+
+
+class Party(NamedTuple):
+    """One unit at the syncs of one call."""
+
+    own: Unit
+    members: tuple[Unit, ...]  # all that take part, own among them
+    epoch: int
+    parts: Parts
+    waits: Waits
+
+    @property
+    def attempts(self) -> int:
+        """How often the unit tries what can fail."""
+        return self.waits.retries + 1 if self.parts.retry else 1
+
+    def flags(self, name: str) -> tuple[Flag, ...]:
+        """The members' flags of this name."""
+        return tuple(Flag(name, unit.core, unit.role) for unit in self.members)
+
+    def flag(self, name: str) -> Flag:
+        """The unit's own flag of this name."""
+        return Flag(name, self.own.core, self.own.role)
+
+
+def heartbeat(party: Party, place: Place) -> Steps[None]:
+    """Says that the unit is ready for the call, and waits until all are: before any slot is written.
+
+    Raises:
+        SyncTimeout: naming the cores that weren't.
+    """
+    if not party.parts.heartbeat:
+        return
+    own, all_flags = party.flag("heartbeat"), party.flags("heartbeat")
+    missing: tuple[Flag, ...] = ()
+    for attempt in range(party.waits.heartbeats):
+        if attempt:
+            yield Note(place, "retry", "timeout", "heartbeat", party.own.core)
+        yield Signal(place, own, party.epoch)
+        missing = yield Await(place, all_flags, party.epoch, _limit(party, party.waits.heartbeat))
+        if not missing:
+            return
+    raise _timeout(party, missing, "heartbeat", party.waits.heartbeats)
+
+
+def meet(party: Party, place: Place, name: str) -> Steps[tuple[Flag, ...]]:
+    """Waits for all at a barrier; gives back the flags of those that didn't come in all of its retries.
+
+    What that means is the caller's to judge. Under `legacy` there is one wait, and nobody judges.
+    """
+    if party.parts.fence:
+        yield Fence(place)
+    own, all_flags = party.flag(name), party.flags(name)
+    missing: tuple[Flag, ...] = ()
+    for attempt in range(party.attempts):
+        if attempt:
+            yield Note(place, "retry", "timeout", name, party.own.core)
+        missing = yield Barrier(place, own, all_flags, party.epoch, _limit(party, party.waits.timeout))
+        if not missing:
+            break
+    return missing
+
+
+def publish(party: Party, place: Place, slot: Slot, count: int, payload: Payload) -> Steps[None]:
+    """Writes a record, and makes sure that memory holds it.
+
+    Raises:
+        StaleRead: naming the unit's own core: after all retries memory holds something else.
+    """
+    if not party.parts.stamp:
+        yield Write(place, tuple(Word(span, part) for span, part in zip(slot.payload, payload, strict=True)))
+        return
+    fault: str | None = None
+    for attempt in range(party.attempts):
+        if attempt:
+            yield Note(place, "retry", "stale", "read back", slot.core)
+        yield Write(place, words_of(slot, party.epoch, count, payload))
+        if not party.parts.read_back:
+            return
+        if party.parts.fence:
+            yield Fence(place)
+        stamp, found = record_of((yield Read(place, slot.spans)))
+        fault = fault_of(slot, stamp, found, party.epoch, count)
+        if fault is None:
+            return
+    raise _stale(party, slot, fault or "", "written")
+
+
+def collect(
+    party: Party, place: Place, slot: Slot, count: int | None, missing: Sequence[Flag] = ()
+) -> Steps[Payload]:
+    """Reads another unit's record, and gives back a payload that is proven to be of this call.
+
+    Args:
+        slot: where it lies.
+        count: how many partials it must hold; None: any number.
+        missing: the flags that the barrier before it did without.
+
+    Raises:
+        SyncTimeout, StaleRead: naming the record's core, which didn't come, or whose record isn't there or isn't whole.
+    """
+    if not party.parts.stamp:
+        return tuple((yield Read(place, slot.payload)))
+    fault: str | None = None
+    for attempt in range(party.attempts):
+        if attempt:
+            yield Note(place, "retry", "stale", fault or "", slot.core)
+            yield Compute(place, _nothing, party.waits.heartbeat, "wait before reading again")
+        stamp, payload = record_of((yield Read(place, slot.spans)))
+        fault = fault_of(slot, stamp, payload, party.epoch, count)
+        if fault is None:
+            return payload
+    if any(flag.core == slot.core for flag in missing):
+        raise _timeout(party, missing, "barrier", party.attempts)
+    raise _stale(party, slot, fault or "", "read")
+
+
+def finish(party: Party, place: Place) -> Steps[None]:
+    """The exit barrier: nobody reuses a slot before all have read.
+
+    Raises:
+        SyncTimeout: naming the cores that didn't come.
+    """
+    if not party.parts.exit_barrier:
+        return
+    missing = yield from meet(party, place, "exit")
+    if missing:
+        raise _timeout(party, missing, "exit barrier", party.attempts)
+
+
+def exchange(
+    party: Party,
+    slots: Sequence[Slot],  # one for each member, in their order
+    payload: Payload,  # this unit's partial
+    fold: Callable[[Sequence[Payload]], T],
+) -> Steps[T]:
+    """The whole protocol: every member gives its partial, and gets the fold of all, in the order of the members."""
+    position = party.members.index(party.own)
+    yield from heartbeat(party, Place(party.epoch, 0, 0, "heartbeat"))
+    place = Place(party.epoch, 1, 0, "exchange")
+    yield from publish(party, place, slots[position], 1, payload)
+    missing = yield from meet(party, place, "written")
+    found = []
+    for slot in slots:
+        found.append((yield from collect(party, Place(party.epoch, 2, 0, "exchange"), slot, 1, missing)))
+    result = yield Compute(Place(party.epoch, 2, 0, "exchange"), lambda: fold(found), 0.1, "fold")
+    yield from finish(party, Place(party.epoch, 3, 0, "exit"))
+    return result  # type: ignore[no-any-return]
+
+
+def _nothing() -> None:
+    return None
+
+
+def _limit(party: Party, timeout: float) -> float | None:
+    return timeout if party.parts.bounded else None
+
+
+def cores_of(flags: Sequence[Flag]) -> tuple[int, ...]:
+    """The cores that these flags belong to, ascending."""
+    return tuple(sorted({flag.core for flag in flags}))
+
+
+def _timeout(party: Party, missing: Sequence[Flag], where: str, attempts: int) -> SyncTimeout:
+    cores = cores_of(missing)
+    return SyncTimeout(
+        f"{where} of call {party.epoch}, seen by {party.own}",
+        seen=f"no sign of core {', '.join(map(str, cores))} in {attempts} waits",
+        allowed="every core of the device, in time",
+        remedy="Raise sync_wait_timeout or max_retries if these cores are only late; else they are dead.",
+        cores=cores,
+    )
+
+
+def _stale(party: Party, slot: Slot, fault: str, done: str) -> StaleRead:
+    return StaleRead(
+        f"record of core {slot.core} in call {party.epoch}, {done} by {party.own}",
+        seen=fault,
+        allowed="a record of this call, whole",
+        remedy="Run the call again; if it comes back, that core's writes don't reach memory.",
+        cores=(slot.core,),
+    )

@@ -1,0 +1,1 @@
+"""Events of a run: kept, measured, drawn, exported."""
