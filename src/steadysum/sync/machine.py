@@ -6,10 +6,12 @@ is a runner's matter. Its choices, in order, are the whole of a run: taken again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy as np
 from numpy.typing import NDArray
 
 from steadysum.errors import SteadySumError
@@ -25,13 +27,14 @@ from steadysum.sync.actions import (
     Program,
     Read,
     Signal,
+    Word,
     Write,
 )
 from steadysum.sync.interference import Interference
 from steadysum.sync.memory import Entry, Memory, Span, StoreBuffer
 from steadysum.trace.events import Unit
 
-__all__ = ["Choice", "Happening", "Machine", "State"]
+__all__ = ["Choice", "Happening", "Machine", "Saved", "State"]
 
 
 class Choice(NamedTuple):
@@ -62,7 +65,18 @@ class Happening(NamedTuple):
     end: float
     outcome: str
     what: str = ""  # "drain", "fault", "dead" where action is None
-    detail: Any = None  # drain: the Entry; write: numbers of its words; await: numbers of the signals that satisfied it
+    detail: Any = None  # drain: the Entry; write: numbers of its words; await: numbers of the signals that it has seen
+
+
+class Saved(NamedTuple):
+    """All that a machine's future depends on, but for its programs and its interference: they keep their own."""
+
+    memory: bytes
+    flags: frozenset[tuple[Flag, int]]
+    timeouts: frozenset[tuple[tuple[int, tuple[Flag, ...], int], int]]  # of waits whose flags aren't there yet
+    buffers: tuple[tuple[tuple[int, Span, NDArray[Any], Span], ...], ...]  # number, span, values, own of each entry
+    # Of each unit: its state, whether interference was asked, whether it arrived, and the flags that it lacks.
+    units: tuple[tuple[State, bool, bool, frozenset[Flag]], ...]
 
 
 class Machine:
@@ -112,6 +126,7 @@ class Machine:
         self._signals: dict[Flag, int] = {}  # number of the happening that set a flag last
         self._timeouts: dict[tuple[int, tuple[Flag, ...], int], int] = {}  # timed out, though others could go on
         self._words = 0
+        self._running = count  # units that may do something again
         for unit in range(count):
             self._advance(unit, None)
 
@@ -120,7 +135,7 @@ class Machine:
     @property
     def ended(self) -> bool:
         """Whether no unit will ever do anything again, by itself or woken."""
-        return all(state >= State.DONE for state in self.state)
+        return self._running == 0
 
     def choices(self) -> list[Choice]:
         """Every way to go on. A wait times out at most `retries` times while others can go on, else freely."""
@@ -213,7 +228,8 @@ class Machine:
                     self.drain(unit, 0)
         elif kind is Add:
             self._add(unit, action)  # type: ignore[arg-type]
-        self._note(Happening(unit, action, begin, begin + spent, "ok", "", detail))
+        if self._keeps_log:
+            self._note(Happening(unit, _without_values(action), begin, begin + spent, "ok", "", detail))
         self._advance(unit, result)
         return spent
 
@@ -224,6 +240,7 @@ class Machine:
             raise ValueError(f"word {position} of unit {unit} can't drain before an older one in the same place")
         entry = buffer.entries.pop(position)
         self._store(entry.span, entry.values)
+        entry.values = _NO_VALUES  # the log keeps the entry
         self._note(Happening(unit, None, self.now, self.now, "ok", "drain", entry))
 
     def time_out(self, unit: int) -> None:
@@ -232,7 +249,7 @@ class Machine:
         assert isinstance(action, Await | Barrier)
         missing = tuple(flag for flag in _awaited(action) if self.flags.get(flag, 0) < action.value)
         self._stop_waiting(unit)
-        self._note(Happening(unit, action, self._began[unit], self.now, "timeout", "", ()))
+        self._note(Happening(unit, action, self._began[unit], self.now, "timeout", "", self._signals_of(action)))
         self.state[unit] = State.READY
         self._advance(unit, missing)
 
@@ -241,10 +258,46 @@ class Machine:
         self.state[unit] = State.READY
 
     def flush(self) -> None:
-        """Drains every store buffer: the end of a call."""
+        """Drains every store buffer, and notes the waits that never ended: the end of a call."""
+        for unit, state in enumerate(self.state):
+            if state is State.BLOCKED:
+                action = self.pending[unit]
+                assert isinstance(action, Await | Barrier)
+                self._note(Happening(unit, action, self._began[unit], self.now, "dead", "", self._signals_of(action)))
         for unit, buffer in enumerate(self.buffers):
             while buffer.entries:
                 self.drain(unit, 0)
+
+    # ---- states as values -------------------------------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """The state, so that the run can be taken up again from here. Its log, results and clock aren't part of it."""
+        flags = self.flags
+        return Saved(
+            self.memory.arena.tobytes(),
+            frozenset(flags.items()),
+            # A wait whose flags are all there can't time out again: how often it did is of no account any more.
+            frozenset(
+                item for item in self._timeouts.items() if any(flags.get(flag, 0) < item[0][2] for flag in item[0][1])
+            ),
+            tuple(tuple((e.number, e.span, e.values, e.own) for e in buffer.entries) for buffer in self.buffers),
+            tuple(zip(self.state, self._passed, self._arrived, map(frozenset, self._lacking), strict=True)),
+        )
+
+    def load(self, saved: Saved, pending: Iterable[Action | None]) -> None:
+        """Goes back to a saved state, with the action that each unit's program is about to do in it."""
+        self.memory.arena[:] = np.frombuffer(saved.memory, dtype=np.uint8)
+        self.flags = dict(saved.flags)
+        self._timeouts = dict(saved.timeouts)
+        self.pending = list(pending)
+        self.results, self.errors, self.woken, self._waiting = {}, [], [], {}
+        for unit, (state, passed, arrived, lacking) in enumerate(saved.units):
+            self.buffers[unit].entries = [Entry(*fields) for fields in saved.buffers[unit]]
+            self.state[unit], self._passed[unit], self._arrived[unit] = state, passed, arrived
+            self._lacking[unit] = set(lacking)
+            for flag in lacking:
+                self._waiting.setdefault(flag, set()).add(unit)
+        self._running = sum(state < State.DONE for state in self.state)
 
     # ---- how ----------------------------------------------------------------------------------------------------
 
@@ -255,10 +308,12 @@ class Machine:
         except StopIteration as stop:
             self.pending[unit] = None
             self.state[unit] = State.DONE
+            self._running -= 1
             self.results[self.units[unit]] = stop.value
         except SteadySumError as error:
             self.pending[unit] = None
             self.state[unit] = State.RAISED
+            self._running -= 1
             self.errors.append((self.units[unit], error))
             self._note(Happening(unit, None, self.now, self.now, "raised", "raised", error))
 
@@ -267,6 +322,7 @@ class Machine:
         self._passed[unit] = True
         if meddler.dies(self.units[unit], action.place):
             self.state[unit] = State.DEAD
+            self._running -= 1
             self._note(Happening(unit, None, self.now, self.now, "dead", "dead", action))
             return True
         sleep = meddler.delay(self.units[unit], action)
@@ -335,7 +391,7 @@ class Machine:
     def _wait_for(self, unit: int, action: Await | Barrier) -> tuple[tuple[Flag, ...], str, float, Any] | None:
         """How a wait ends at once: what is missing, its outcome, its begin, the signals. None: the unit is blocked."""
         if self.state[unit] is State.READY and self._arrived[unit]:  # woken
-            return (), "ok", self._began[unit], self._satisfied_by(action)
+            return (), "ok", self._began[unit], self._signals_of(action)
         self._began[unit] = self.now
         if type(action) is Barrier:
             self._note(Happening(unit, action, self.now, self.now, "ok", "arrive"))
@@ -347,9 +403,9 @@ class Machine:
             ending = self.interference.passes(self.units[unit], action)
             if ending is not None:
                 missing = () if ending == "ok" else tuple(flag for flag in flags if flag in lacking)
-                return missing, ending, self.now, ()
+                return missing, ending, self.now, self._signals_of(action)
         if not lacking:
-            return (), "ok", self.now, self._satisfied_by(action)
+            return (), "ok", self.now, self._signals_of(action)
         self._arrived[unit] = True
         self.state[unit] = State.BLOCKED
         self._lacking[unit] = lacking
@@ -357,8 +413,10 @@ class Machine:
             self._waiting.setdefault(flag, set()).add(unit)
         return None
 
-    def _satisfied_by(self, action: Await | Barrier) -> tuple[int, ...]:
-        return tuple(self._signals.get(flag, -1) for flag in _awaited(action))
+    def _signals_of(self, action: Await | Barrier) -> tuple[int, ...]:
+        """The signals that an awaiting unit has seen; of one that gave up, those that had come."""
+        value, get = action.value, self.flags.get
+        return tuple(self._signals[flag] for flag in _awaited(action) if get(flag, 0) >= value)
 
     def _stop_waiting(self, unit: int) -> None:
         for flag in self._lacking[unit]:
@@ -368,6 +426,25 @@ class Machine:
     def _note(self, happening: Happening) -> None:
         if self._keeps_log:
             self.log.append(happening)
+
+
+_NO_VALUES = np.empty(0)
+
+
+def _without_values(action: Any) -> Any:
+    """An action as the log keeps it: without the arrays that it carries, which would stay in memory."""
+    kind = type(action)
+    if kind is Compute:
+        return Compute(action.place, _no_work, action.cost, action.label)
+    if kind is Write:
+        return Write(action.place, tuple(Word(span, _NO_VALUES) for span, _ in action.words))
+    if kind is Add:
+        return Add(action.place, Word(action.word.span, _NO_VALUES))
+    return action
+
+
+def _no_work() -> None:
+    return None
 
 
 def _awaited(action: Await | Barrier) -> tuple[Flag, ...]:

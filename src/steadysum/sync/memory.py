@@ -40,10 +40,14 @@ class Memory:
 
     Args:
         regions: (name, dtype, number of elements) of each, in the order in which they lie in memory.
-        arena: an older memory's arena to lie in, with all that it holds; a new one of zeros if it is too small.
     """
 
-    def __init__(self, regions: Iterable[tuple[str, DTypeLike, int]], arena: NDArray[np.uint8] | None = None) -> None:
+    def __init__(self, regions: Iterable[tuple[str, DTypeLike, int]] = ()) -> None:
+        self.arena = aligned_bytes(0)
+        self.lay_out(regions)
+
+    def lay_out(self, regions: Iterable[tuple[str, DTypeLike, int]]) -> None:
+        """Other regions over the same bytes, whatever they hold; more bytes, of zeros, if they don't fit."""
         self.regions: dict[str, Region] = {}
         offset = LINE  # room for the first guard
         for name, dtype, length in regions:
@@ -51,9 +55,10 @@ class Memory:
             self.regions[name] = Region(name, kind, length, offset)
             size = -(-length * kind.itemsize // LINE) * LINE
             offset += size + LINE  # a line of guard words
-        if arena is None or arena.size < offset:
-            arena = aligned_bytes(offset)
-        self.arena = arena
+        if self.arena.size < offset:
+            self.arena, old = aligned_bytes(offset), self.arena
+            self.arena[: old.size] = old
+        arena = self.arena
         self.arrays: dict[str, NDArray[Any]] = {
             region.name: arena[region.offset : region.offset + region.length * region.dtype.itemsize].view(region.dtype)
             for region in self.regions.values()

@@ -79,6 +79,7 @@ class Party(NamedTuple):
     epoch: int
     parts: Parts
     waits: Waits
+    known: dict[str, tuple[Flag, ...]] | None = None  # flags by name, where many units share the work of making them
 
     @property
     def attempts(self) -> int:
@@ -87,7 +88,10 @@ class Party(NamedTuple):
 
     def flags(self, name: str) -> tuple[Flag, ...]:
         """The members' flags of this name."""
-        return tuple(Flag(name, unit.core, unit.role) for unit in self.members)
+        known = {} if self.known is None else self.known
+        if name not in known:
+            known[name] = tuple(Flag(name, unit.core, unit.role) for unit in self.members)
+        return known[name]
 
     def flag(self, name: str) -> Flag:
         """The unit's own flag of this name."""

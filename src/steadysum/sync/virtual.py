@@ -69,7 +69,7 @@ class VirtualRunner:
     seed: int = 0
     scheduler: str = "clock"
 
-    def run(self, launch: Launch, call: int = 0) -> Run:
+    def run(self, launch: Launch, call: int | str = 0) -> Run:
         """One run; `call` chooses its own stream of draws, so that calls can be replayed one by one."""
         draw = random.Random(f"{self.seed}/{call}")
         if self.scheduler == "clock":
@@ -138,7 +138,8 @@ class _Clocked:
         self._heap: list[tuple[float, int, int, int, Any]] = []  # (time, order, kind, unit, what)
         self._order = 0
         self._taken: list[Choice] = []
-        self._stalled: dict[int, float] = {}  # until when a core stands still
+        self._stalls: dict[int, tuple[float, float]] = {}  # from when until when a core stands still, or last did
+        self._can_stall = type(launch.timing).stall is not Timing.stall
 
     def run(self) -> Run:
         launch, taken = self._launch, self._taken
@@ -160,7 +161,12 @@ class _Clocked:
                         taken.append(Choice("d", unit, position))
                         break
             elif kind == _TIMEOUT:
-                if machine.pending[unit] is what and machine.state[unit] is State.BLOCKED:
+                if machine.pending[unit] is what[0] and machine.state[unit] is State.BLOCKED:
+                    start, until = self._stalls.get(machine.units[unit].core, (0.0, 0.0))
+                    if until > what[1]:  # a core that stands still doesn't count the time: its wait is longer by it
+                        began = max(start, what[2])
+                        self._push(time + until - began, _TIMEOUT, unit, (what[0], until, until))
+                        continue
                     machine.now = time
                     machine.time_out(unit)
                     taken.append(Choice("t", unit))
@@ -181,6 +187,16 @@ class _Clocked:
     def _duration(self, unit: int, action: Action) -> float:
         return self._timing.duration(self._machine.units[unit], action, self._draw)
 
+    def _stalled_until(self, time: float, unit: int, core: int, action: Any) -> float:
+        """When the unit's core goes on; a stall may begin now."""
+        until = self._stalls.get(core, (0.0, 0.0))[1]
+        if until <= time:
+            stall = self._timing.stall(self._machine.units[unit], action, self._draw)
+            if stall > 0.0:
+                until = time + stall
+                self._stalls[core] = (time, until)
+        return until
+
     def _steps(self, time: float, unit: int) -> None:
         """A unit's next action, and those after it that come before anything else does."""
         machine, heap, launch = self._machine, self._heap, self._launch
@@ -189,14 +205,11 @@ class _Clocked:
             if state[unit] is not State.READY:
                 return
             action = machine.pending[unit]
-            until = self._stalled.get(core, 0.0)
-            if until <= time:
-                stall = self._timing.stall(machine.units[unit], action, self._draw)  # type: ignore[arg-type]
-                if stall > 0.0:
-                    until = self._stalled[core] = time + stall
-            if until > time:
-                self._push(until, _STEP, unit, None)
-                return
+            if self._can_stall:
+                until = self._stalled_until(time, unit, core, action)
+                if until > time:
+                    self._push(until, _STEP, unit, None)
+                    return
             machine.now = time
             before = len(machine.buffers[unit].entries)
             spent = machine.step(unit)
@@ -213,7 +226,7 @@ class _Clocked:
             if state[unit] is State.BLOCKED:
                 assert isinstance(action, Await | Barrier)
                 if action.timeout is not None:
-                    self._push(time + action.timeout, _TIMEOUT, unit, action)
+                    self._push(time + action.timeout, _TIMEOUT, unit, (action, time, time))
                 return
             if state[unit] is State.ASLEEP:
                 self._push(time + machine.sleep[unit], _WAKE, unit, None)

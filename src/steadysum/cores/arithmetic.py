@@ -1,0 +1,135 @@
+"""The arithmetic of the units: a tile's product, its statistics, their merge, and the checks of policy `verified`.
+
+Products are torch's, on one thread, so that their bits are the same in every call; the rest is fp32 in numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Checksum", "Partial", "checksum", "combine", "identity", "merge", "pack_mask", "product", "product_is_right", "rounded", "statistics"]
+
+Floats = NDArray[np.float32]
+
+
+class Partial(NamedTuple):
+    """A tile's, or several tiles', statistics of some rows."""
+
+    max: Floats  # [rows]
+    sum: Floats  # [rows]
+    target_logit: Floats  # [rows]; 0 where the target is in none of the tiles' columns
+
+
+def identity(rows: int) -> Partial:
+    """The Partial of no columns."""
+    return Partial(np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32), np.zeros(rows, np.float32))
+
+
+def product(
+    input: Tensor,  # [rows, H]
+    weight: Tensor,  # [columns, H]
+) -> Floats:
+    """input @ weight.T, [rows, columns]."""
+    return torch.mm(input, weight.t()).numpy()  # type: ignore[no-any-return]
+
+
+def rounded(logits: Floats, dtype: torch.dtype) -> Floats:
+    """Logits as a chip has them that keeps them in 16 bits."""
+    return torch.from_numpy(logits).to(dtype).float().numpy()  # type: ignore[no-any-return]
+
+
+def statistics(
+    logits: Floats,  # [rows, columns]
+    target: NDArray[np.int64],  # [rows], column of the target in this tile; any other value: it isn't here
+) -> Partial:
+    """A tile's statistics."""
+    largest = logits.max(axis=1)
+    origin = largest[:, None]
+    with np.errstate(all="ignore"):
+        if np.isfinite(largest).all():
+            terms = logits - origin
+        else:  # -inf rows are measured from 0; logits equal to the max, +inf ones too, are at distance 0
+            origin = np.where(origin == -np.inf, np.float32(0), origin)
+            terms = np.where(logits == origin, np.float32(0), logits - origin)
+        np.exp(terms, out=terms)
+        total = terms.sum(axis=1)
+    found = np.zeros_like(largest)
+    here = np.flatnonzero((target >= 0) & (target < logits.shape[1]))
+    found[here] = logits[here, target[here]]
+    return Partial(largest, total, found)
+
+
+def merge(first: Partial, second: Partial) -> Partial:
+    """The statistics of both sets of columns."""
+    largest = np.maximum(first.max, second.max)
+    with np.errstate(all="ignore"):
+        factors = [
+            np.where(part.max == largest, np.float32(1), np.exp(part.max - largest)) for part in (first, second)
+        ]
+        total = first.sum * factors[0] + second.sum * factors[1]
+    return Partial(largest, total, first.target_logit + second.target_logit)
+
+
+def combine(partials: Sequence[Partial]) -> Partial:
+    """The statistics of all their columns: M = max m, S = the sum of s exp(m - M), in the order of the partials."""
+    maxima, sums = np.stack([part.max for part in partials]), np.stack([part.sum for part in partials])
+    largest = maxima.max(axis=0)
+    with np.errstate(all="ignore"):
+        factors = np.exp(maxima - largest)
+        factors[maxima == largest] = 1.0
+        total = (sums * factors).sum(axis=0)
+    return Partial(largest, total, np.sum([part.target_logit for part in partials], axis=0))
+
+
+# Rounding errors of a row's sum of logits behave as independent ones: |error| <= LAMBDA sqrt(H + columns) u |x| |W|, with
+# the Euclidean norm of the row and the Frobenius norm of the tile's weight, but for odds of 2 exp(-LAMBDA^2 / 2), 3e-8.
+# Source: Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
+_LAMBDA: Final = 6.0
+_UNIT: Final = 2.0**-24
+
+
+class Checksum(NamedTuple):
+    """What is known of a tile's weight [columns, H]."""
+
+    sums: Tensor  # [H], fp64, over the columns
+    norm: float  # Frobenius
+
+
+def checksum(weight: Tensor) -> Checksum:
+    """The checksum of a tile's weight [columns, H]."""
+    wide = weight.double()
+    return Checksum(wide.sum(0), float(wide.norm()))
+
+
+def product_is_right(
+    input: Tensor,  # [rows, H]
+    logits: Floats,  # [rows, columns]
+    known: Checksum,
+) -> bool:
+    """Whether each row of a product has the sum that the weight's checksum gives it (rows without a finite one have).
+
+    A fault that moves a row's sum by less than its rounding errors may isn't seen.
+
+    Source: Huang and Abraham, "Algorithm-based fault tolerance for matrix operations", IEEE Trans. Computers C-33 (1984).
+    """
+    wide = input.double()
+    expected = (wide @ known.sums).numpy()
+    size = (input.shape[1] + logits.shape[1]) ** 0.5 * _UNIT
+    bound = _LAMBDA * size * known.norm * wide.norm(dim=1).numpy()
+    with np.errstate(all="ignore"):
+        error = np.abs(logits.sum(axis=1, dtype=np.float64) - expected)
+    return bool(np.all((error <= bound) | ~np.isfinite(expected)))
+
+
+def pack_mask(masked: NDArray[np.bool_], pad: int) -> NDArray[Any]:
+    """Bits, the first row's lowest; bits beyond the last row are `pad`."""
+    packed = np.packbits(masked, bitorder="little")
+    if pad and masked.size % 8:
+        packed[-1] |= np.uint8((0xFF << (masked.size % 8)) & 0xFF)
+    return packed

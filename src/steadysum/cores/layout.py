@@ -1,0 +1,117 @@
+"""Where things lie in the device's memory: product buffers, the cores' slots, stamps, outputs.
+
+Slots are padded to whole 64-byte lines, so that no two units write into one: with a smaller alignment (the armed fault
+`crosstalk`) they are packed, and neighbours undo each other's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from steadysum.cores.grid import HALVES, Grid
+from steadysum.sync.memory import LINE, Span
+from steadysum.sync.records import STAMP_WORDS, Slot
+
+__all__ = ["ROWS_OF_A_MASK_LINE", "Layout"]
+
+_FLOATS: Final = LINE // 4  # fp32 elements of a line
+ROWS_OF_A_MASK_LINE: Final = LINE * 8  # target_mask has a bit for each row
+
+
+class Layout:
+    """The regions that one problem needs, and the spans in them.
+
+    Args:
+        grid: the problem's tiles.
+        buffers: product buffers of each core.
+        copies: sets of slots: 2 where every partial is computed by two cores.
+        alignment: bytes to which slots and the rows of a unit's outputs are aligned.
+        target_dtype: of masked_target.
+    """
+
+    def __init__(self, grid: Grid, buffers: int, copies: int, alignment: int, target_dtype: np.dtype[Any]) -> None:
+        self.grid, self.buffers = grid, buffers
+        self.tile_elements = grid.geometry.rows * grid.geometry.columns
+        self.half_blocks = grid.row_blocks * HALVES
+        per = max(1, alignment // 4)
+        self.slot_rows = -(-grid.geometry.half_rows // per) * per  # rows of a slot, padding included
+        self.row_multiple = per  # of the rows that a unit of P3 writes
+        self.target_multiple = ROWS_OF_A_MASK_LINE if alignment >= LINE else 8
+        slots = copies * grid.cores * self.half_blocks
+        units = grid.cores * HALVES
+        rows = grid.rows
+        self.regions: tuple[tuple[str, Any, int], ...] = (
+            ("product", np.float32, grid.cores * buffers * self.tile_elements),
+            ("product_stamp", np.int64, grid.cores * buffers * STAMP_WORDS),
+            ("max", np.float32, slots * self.slot_rows),
+            ("sum", np.float32, slots * self.slot_rows),
+            ("target_logit", np.float32, slots * self.slot_rows),
+            ("stamp", np.int64, slots * STAMP_WORDS),
+            ("predicted", np.float32, rows),
+            ("out_max", np.float32, rows),
+            ("out_sum", np.float32, rows),
+            ("out_predicted", np.float32, rows),
+            ("out_stamp", np.int64, units * STAMP_WORDS),
+            ("mask", np.uint8, -(-rows // 8)),
+            ("masked_target", target_dtype, rows),
+            ("target_stamp", np.int64, units * STAMP_WORDS),
+        )
+
+    def product(self, core: int, buffer: int, first: int, rows: int, columns: int) -> Span:
+        """Rows [first, first + rows) of the tile, of so many columns, in a core's product buffer."""
+        start = (core * self.buffers + buffer) * self.tile_elements + first * columns
+        return Span("product", start, start + rows * columns)
+
+    def product_stamp(self, core: int, buffer: int) -> Span:
+        """The stamp of a core's product buffer."""
+        start = (core * self.buffers + buffer) * STAMP_WORDS
+        return Span("product_stamp", start, start + STAMP_WORDS)
+
+    def half_block(self, row: int) -> int:
+        """The half of a row block that a row lies in."""
+        block, within = divmod(row, self.grid.geometry.rows)
+        return block * HALVES + (within >= self.grid.geometry.half_rows)
+
+    def half_block_rows(self, half_block: int) -> range:
+        """The rows of a half block, in the whole matrix."""
+        block, half = divmod(half_block, HALVES)
+        start = block * self.grid.geometry.rows + half * self.grid.geometry.half_rows
+        end = start + self.grid.geometry.half_rows if half < HALVES - 1 else (block + 1) * self.grid.geometry.rows
+        return range(min(start, self.grid.rows), min(end, self.grid.rows))
+
+    def slot_start(self, core: int, half_block: int, copy: int = 0) -> int:
+        """Where a core's slot of a half block begins in the regions max, sum and target_logit."""
+        return ((copy * self.grid.cores + core) * self.half_blocks + half_block) * self.slot_rows
+
+    def slot(self, core: int, half_block: int, writer: int, copy: int = 0) -> Slot:
+        """The record of a core's partial of a half block: (max, sum, target logit) of its rows."""
+        start = self.slot_start(core, half_block, copy)
+        stop = start + len(self.half_block_rows(half_block))
+        place = ((copy * self.grid.cores + core) * self.half_blocks + half_block) * STAMP_WORDS
+        payload = tuple(Span(region, start, stop) for region in ("max", "sum", "target_logit"))
+        return Slot(writer, Span("stamp", place, place + STAMP_WORDS), payload)
+
+    def pieces(self, rows: range) -> Iterator[tuple[int, range]]:
+        """The half blocks that some rows lie in, and which of the rows are in each."""
+        row = rows.start
+        while row < rows.stop:
+            half_block = self.half_block(row)
+            stop = min(rows.stop, self.half_block_rows(half_block).stop)
+            yield half_block, range(row, stop)
+            row = stop
+
+    def outputs(self, unit: int, core: int, rows: range) -> Slot:
+        """The record of the rows that a unit of P3 writes."""
+        payload = tuple(Span(region, rows.start, rows.stop) for region in ("out_max", "out_sum", "out_predicted"))
+        return Slot(core, Span("out_stamp", unit * STAMP_WORDS, (unit + 1) * STAMP_WORDS), payload)
+
+    def targets(self, unit: int, core: int, rows: range) -> Slot:
+        """The record of the rows whose target mask a unit of P1 writes."""
+        payload = (
+            Span("mask", rows.start // 8, -(-rows.stop // 8)),
+            Span("masked_target", rows.start, rows.stop),
+        )
+        return Slot(core, Span("target_stamp", unit * STAMP_WORDS, (unit + 1) * STAMP_WORDS), payload)

@@ -1,0 +1,79 @@
+"""What a launch leaves in memory for the host, and whether it is proven."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadysum.cores.job import Job
+from steadysum.errors import StaleRead
+from steadysum.sync.records import Slot, fault_of, record_of
+
+__all__ = ["Outputs", "outputs_of", "proven", "records_of"]
+
+
+class Outputs(NamedTuple):
+    """Copies of the operator's outputs."""
+
+    max: NDArray[np.float32]  # [N]
+    sum: NDArray[np.float32]  # [N]
+    predicted: NDArray[np.float32]  # [N]
+    mask: NDArray[np.uint8]  # [(N + 7) // 8]
+    masked_target: NDArray[Any]  # [N]
+    logits: NDArray[np.float32] | None  # [N, V]
+
+
+def outputs_of(job: Job, return_logits: bool) -> Outputs:
+    """What memory holds, right or wrong."""
+    arrays = job.memory.arrays
+    return Outputs(
+        arrays["out_max"].copy(),
+        arrays["out_sum"].copy(),
+        arrays["out_predicted"].copy(),
+        arrays["mask"].copy(),
+        arrays["masked_target"].copy(),
+        _logits(job) if return_logits else None,
+    )
+
+
+def _logits(job: Job) -> NDArray[np.float32]:
+    """The products of all tiles: each has its own buffer."""
+    whole = np.zeros((job.grid.rows, job.grid.vocab), np.float32)
+    buffers = job.memory.arrays["product"]
+    for core in range(job.grid.cores):
+        for step, tile in enumerate(job.grid.tiles_of(core)):
+            _, start, stop = job.layout.product(core, step, 0, tile.rows, tile.columns)
+            rows, columns = slice(tile.row, tile.row + tile.rows), slice(tile.column, tile.column + tile.columns)
+            whole[rows, columns] = buffers[start:stop].reshape(tile.rows, tile.columns)
+    return whole
+
+
+def records_of(job: Job) -> list[Slot]:
+    """The records of the outputs: of P3's rows, and of P1's."""
+    slots = []
+    if not job.grid.tiles:
+        return []
+    for unit, rows, targets in zip(job.members, job.output_rows, job.target_rows, strict=True):
+        if rows:
+            slots.append(job.layout.outputs(job.number(unit), unit.core, rows))
+        if targets:
+            slots.append(job.layout.targets(job.number(unit), unit.core, targets))
+    return slots
+
+
+def proven(job: Job) -> StaleRead | None:
+    """None if every output's record is of this call and whole; else the error that names the first core at fault."""
+    for slot in records_of(job):
+        stamp, payload = record_of([job.memory.load(span) for span in slot.spans])
+        fault = fault_of(slot, stamp, payload, job.epoch, 1)
+        if fault is not None:
+            return StaleRead(
+                f"outputs of core {slot.core} in call {job.epoch}, read by the host",
+                seen=f"{fault}, in {slot.payload[0].region}[{slot.payload[0].start}:{slot.payload[0].stop}]",
+                allowed="a record of this call, whole",
+                remedy="Run the call again; if it comes back, that core's writes don't reach memory.",
+                cores=(slot.core,),
+            )
+    return None
