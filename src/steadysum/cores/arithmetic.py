@@ -5,7 +5,6 @@ Products are torch's, on one thread, so that their bits are the same in every ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,7 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Checksum", "Partial", "checksum", "combine", "identity", "merge", "pack_mask", "product", "product_is_right", "rounded", "statistics"]
+__all__ = [
+    "Checksum",
+    "Partial",
+    "checksum",
+    "combine",
+    "identity",
+    "merge",
+    "pack_mask",
+    "product",
+    "product_is_right",
+    "rounded",
+    "statistics",
+]
 
 Floats = NDArray[np.float32]
 
@@ -36,12 +47,12 @@ def product(
     weight: Tensor,  # [columns, H]
 ) -> Floats:
     """input @ weight.T, [rows, columns]."""
-    return torch.mm(input, weight.t()).numpy()  # type: ignore[no-any-return]
+    return torch.mm(input, weight.t()).numpy()
 
 
 def rounded(logits: Floats, dtype: torch.dtype) -> Floats:
     """Logits as a chip has them that keeps them in 16 bits."""
-    return torch.from_numpy(logits).to(dtype).float().numpy()  # type: ignore[no-any-return]
+    return torch.from_numpy(logits).to(dtype).float().numpy()
 
 
 def statistics(
@@ -69,26 +80,26 @@ def merge(first: Partial, second: Partial) -> Partial:
     """The statistics of both sets of columns."""
     largest = np.maximum(first.max, second.max)
     with np.errstate(all="ignore"):
-        factors = [
-            np.where(part.max == largest, np.float32(1), np.exp(part.max - largest)) for part in (first, second)
-        ]
+        factors = [np.where(part.max == largest, np.float32(1), np.exp(part.max - largest)) for part in (first, second)]
         total = first.sum * factors[0] + second.sum * factors[1]
     return Partial(largest, total, first.target_logit + second.target_logit)
 
 
-def combine(partials: Sequence[Partial]) -> Partial:
-    """The statistics of all their columns: M = max m, S = the sum of s exp(m - M), in the order of the partials."""
-    maxima, sums = np.stack([part.max for part in partials]), np.stack([part.sum for part in partials])
+def combine(
+    maxima: Floats,  # [partials, rows]
+    sums: Floats,  # [partials, rows]
+) -> tuple[Floats, Floats]:
+    """Maximum and sum, [rows] each, of all columns: M = max m, S = the sum of s exp(m - M), in the partials' order."""
     largest = maxima.max(axis=0)
     with np.errstate(all="ignore"):
         factors = np.exp(maxima - largest)
         factors[maxima == largest] = 1.0
-        total = (sums * factors).sum(axis=0)
-    return Partial(largest, total, np.sum([part.target_logit for part in partials], axis=0))
+        return largest, (sums * factors).sum(axis=0)
 
 
-# Rounding errors of a row's sum of logits behave as independent ones: |error| <= LAMBDA sqrt(H + columns) u |x| |W|, with
-# the Euclidean norm of the row and the Frobenius norm of the tile's weight, but for odds of 2 exp(-LAMBDA^2 / 2), 3e-8.
+# Rounding errors of a row's sum of logits behave as independent ones: |error| <= LAMBDA sqrt(H + columns) u |x| |W|,
+# with the Euclidean norm of the row and the Frobenius norm of the tile's weight, but for odds of 2 exp(-LAMBDA^2 / 2),
+# 3e-8.
 # Source: Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
 _LAMBDA: Final = 6.0
 _UNIT: Final = 2.0**-24
@@ -114,9 +125,9 @@ def product_is_right(
 ) -> bool:
     """Whether each row of a product has the sum that the weight's checksum gives it (rows without a finite one have).
 
-    A fault that moves a row's sum by less than its rounding errors may isn't seen.
+    A fault that moves a row's sum by no more than rounding may move it isn't seen.
 
-    Source: Huang and Abraham, "Algorithm-based fault tolerance for matrix operations", IEEE Trans. Computers C-33 (1984).
+    Source: Huang and Abraham, "Algorithm-based fault tolerance for matrix operations", IEEE Trans. Comput. C-33 (1984).
     """
     wide = input.double()
     expected = (wide @ known.sums).numpy()

@@ -1,7 +1,7 @@
 """The program of a core's cube unit: P2's products, through product buffers that its vector units empty.
 
-Under the policies that prove what they read a buffer has a stamp: it is taken back before the buffer is written, and set
-when the whole product is in memory, so that a vector unit knows which tile it has read.
+Under the policies that prove what they read a buffer has a stamp: it is taken back before the buffer is written, and
+set when the whole product is in memory, so that a vector unit knows which tile it has read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from steadysum.cores.arithmetic import product, rounded
 from steadysum.cores.grid import HALVES
-from steadysum.cores.job import CUBE_OPERATIONS, Job, Share, place
+from steadysum.cores.job import CUBE_OPERATIONS, Job, place
+from steadysum.cores.plan import Share
 from steadysum.cores.waiting import wait_for
 from steadysum.sync.actions import Compute, Fence, Place, Program, Signal, Word, Write
 from steadysum.sync.records import STAMP_WORDS
@@ -26,14 +27,14 @@ WRITING = 1  # in a product's stamp: the buffer is being written
 
 def cube(job: Job, unit: Unit) -> Program:
     """All tiles of the core, in order."""
-    core, buffers = unit.core, job.layout.buffers
-    for step, share in enumerate(job.shares(core)):
+    core, buffers = unit.core, job.plan.layout.buffers
+    for step, share in enumerate(job.plan.shares[core]):
         where = place(job.epoch, 2, 2 * step)
         free_from = step - buffers + 1  # tiles that must have been taken before this one has a buffer
-        if not job.overlaps:
+        if not job.plan.cut.overlaps:
             yield from wait_for(job.party(unit), where, job.free(core), free_from, "buffer free")
         logits = yield Compute(where, _product(job, share), _cost(job, share), "product")
-        if job.overlaps:
+        if job.plan.cut.overlaps:
             yield from wait_for(job.party(unit), where, job.free(core), free_from, "buffer free")
         yield from _put(job, where, share, core, step, logits)
         yield Signal(where, job.ready(core), step + 1)
@@ -47,8 +48,8 @@ def _put(
     step: int,
     logits: NDArray[Any],  # [rows, columns]
 ) -> Program:
-    buffer = step % job.layout.buffers
-    stamp = job.layout.product_stamp(core, buffer)
+    buffer = step % job.plan.layout.buffers
+    stamp = job.plan.layout.product_stamp(core, buffer)
     if job.parts.stamp:
         yield Write(where, (Word(stamp, product_stamp(job.epoch, step, WRITING)),))
         yield Fence(where)
@@ -71,10 +72,10 @@ def _halves(job: Job, share: Share, core: int, buffer: int, logits: NDArray[Any]
     """The product as two words, one for each vector unit."""
     words = []
     for half in range(HALVES):
-        rows = share.tile.half(half, job.grid.geometry)
+        rows = share.tile.half(half, job.plan.grid.geometry)
         if rows:
             first = rows.start - share.tile.row
-            span = job.layout.product(core, buffer, first, len(rows), logits.shape[1])
+            span = job.plan.layout.product(core, buffer, first, len(rows), logits.shape[1])
             words.append(Word(span, logits[first : first + len(rows)].reshape(-1)))
     return words
 

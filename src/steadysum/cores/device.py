@@ -6,7 +6,7 @@ a new epoch, at most max_retries times. Not here: what the units do (vendor_phas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from steadysum.cores.cube import cube
 from steadysum.cores.faults import Arm, Armed
-from steadysum.cores.grid import VENDOR, Geometry, Grid
+from steadysum.cores.grid import VENDOR, Geometry
 from steadysum.cores.integrity import Damage, Ledger, damages
-from steadysum.cores.job import Job, place, units_of
-from steadysum.cores.layout import Layout
+from steadysum.cores.job import Job, place
 from steadysum.cores.load import Load
 from steadysum.cores.outputs import Outputs, outputs_of, proven
+from steadysum.cores.plan import Cut, Plan
 from steadysum.cores.problem import Problem, problem_of
 from steadysum.cores.proven_phases import proven_vector
 from steadysum.cores.vendor_phases import vendor_vector
@@ -30,7 +30,7 @@ from steadysum.ops.loss_with_max_sum_backward import fused_linear_cross_entropy_
 from steadysum.ops.online_max_sum import OnlineMaxSum
 from steadysum.settings import Settings
 from steadysum.sync.actions import Program
-from steadysum.sync.hazards import Hazard, find_hazards
+from steadysum.sync.hazards import Hazards, find_hazards
 from steadysum.sync.log import events
 from steadysum.sync.memory import LINE, Memory
 from steadysum.sync.policies import ENHANCED, LEGACY, POLICIES, Waits
@@ -70,8 +70,10 @@ class Call(NamedTuple):
     @property
     def noticed(self) -> bool:
         """Whether a policy saw anything wrong: a wait, a read or a launch was tried again, or an error raised."""
-        return self.error is not None or self.retries > 0 or any(
-            type(entry.action).__name__ == "Note" for run in self.runs for entry in run.log
+        return (
+            self.error is not None
+            or self.retries > 0
+            or any(type(entry.action).__name__ == "Note" for run in self.runs for entry in run.log)
         )
 
 
@@ -128,6 +130,7 @@ class Device:
         self._memory = Memory()
         self._epoch = 0
         self._ledger: Ledger | None = None
+        self._plan: Plan | None = None
 
     # ---- the operators ------------------------------------------------------------------------------------------
 
@@ -194,22 +197,34 @@ class Device:
         """How often each armed fault has acted, by its text."""
         return {} if self.armed is None else self.armed.counts()
 
-    def hazards(self) -> list[Hazard]:
+    def hazards(self) -> Hazards:
         """The hazards of the last call's last launch."""
         run = self._last_run()
-        return [] if run is None else find_hazards(run)
+        return find_hazards(() if run is None else events(run))
 
     def trace(self) -> Trace:
         """What happened in the last call, launch after launch."""
         call = self.last
         found = () if call is None else tuple(event for run in call.runs for event in events(run))
-        what = {"cores": self.cores, "policy": self.policy, "seed": self.seed, "call": 0 if call is None else call.number}
+        what = {
+            "cores": self.cores,
+            "policy": self.policy,
+            "seed": self.seed,
+            "call": 0 if call is None else call.number,
+        }
         return Trace(found, what, 0)
 
     def check_integrity(self) -> list[Damage]:
-        """What is damaged in memory after the last call: guard words, stamped records, operands; the first one first."""
+        """What is damaged after the last call: operands, guard words, stamped records; the first one first."""
         run = self._last_run()
         return [] if self._ledger is None or run is None else damages(self._ledger, self._memory, run)
+
+    def _plan_of(self, cut: Cut) -> Plan:
+        """The plan of the last call, if it serves, else a new one with its memory."""
+        if self._plan is None or self._plan.cut != cut:
+            self._plan = Plan(cut)
+            self._memory.lay_out(self._plan.layout.regions)
+        return self._plan
 
     def _last_run(self) -> Run | None:
         return None if self.last is None else self.last.runs[-1]
@@ -286,14 +301,19 @@ class _Launch:
 
         floors, pads, packed = knob("tail", "floor"), knob("tail", "padding"), knob("crosstalk", "layout")
         rows, vocab = problem.input.shape[0], problem.weight.shape[0]
-        grid = Grid(rows, vocab, device.cores, device.geometry, floors=floors is not None)
-        duplicates = settings.allreduce_policy == 3
-        tiles = (1 + duplicates) * -(-len(grid.tiles) // grid.cores)
-        buffers = tiles if problem.return_logits else 1 + settings.enable_async
-        layout = Layout(
-            grid, max(1, buffers), 1 + duplicates, LINE if packed is None else 4, problem.target_dtype
+        cut = Cut(
+            rows,
+            vocab,
+            device.cores,
+            device.geometry,
+            floors=floors is not None,
+            overlaps=settings.enable_async,
+            stores_logits=problem.return_logits,
+            duplicates=settings.allreduce_policy == 3,
+            alignment=LINE if packed is None else 4,
+            target_dtype=problem.target_dtype,
         )
-        device._memory.lay_out(layout.regions)
+        plan = device._plan_of(cut)
         if armed is not None:
             armed.spoil_workspace(device._memory, where)
         self._job = Job(
@@ -304,8 +324,7 @@ class _Launch:
             masked=problem.masked,
             target_dtype=problem.target_dtype,
             pad=problem.pad,
-            grid=grid,
-            layout=layout,
+            plan=plan,
             memory=device._memory,
             parts=ENHANCED if settings.allreduce_policy else LEGACY,
             waits=Waits(
@@ -313,9 +332,7 @@ class _Launch:
                 settings.heartbeat_interval * _MILLISECOND,
                 settings.max_retries,
             ),
-            overlaps=settings.enable_async,
             verifies=settings.allreduce_policy >= 2,
-            duplicates=duplicates,
             logits_dtype=device._logits_dtype,
             pads=pads is not None,
             armed=armed,
@@ -328,20 +345,16 @@ class _Launch:
         job = self._job
         assert job is not None
         vector = proven_vector if job.parts.stamp else vendor_vector
-        return {unit: cube(job, unit) if unit.role == "cube" else vector(job, unit) for unit in _used(job)}
+        return {unit: cube(job, unit) if unit.role == "cube" else vector(job, unit) for unit in job.plan.units}
 
     def _end(self) -> None:
         job, armed = self._job, self._device.armed
         assert job is not None
         if armed is not None:
-            armed.spoil_outputs(job.memory, place(self._epoch, len(job.shares(0)) + 4))
+            armed.spoil_outputs(job.memory, place(self._epoch, 4))
         self.outputs = outputs_of(job, self._problem.return_logits)
         if job.parts.stamp:
             self._error = proven(job)
-
-
-def _used(job: Job) -> Iterable[Unit]:
-    return units_of(job.grid.cores) if job.grid.tiles else ()
 
 
 def _dead(epoch: int, units: Sequence[Unit]) -> SyncTimeout:

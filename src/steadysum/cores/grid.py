@@ -1,7 +1,7 @@
 """How the vendor's kernel cuts a problem over cores: tiles, their order, who computes which, who holds which rows.
 
-This is the emulated kernel's own cut, 128 rows by 256 columns; the operator itself is cut by steadysum.tiling. Not here:
-where partial results lie in memory (layout.py).
+This is the emulated kernel's own cut, 128 rows by 256 columns; the operator itself is cut by steadysum.tiling. Not
+here: where partial results lie in memory (layout.py).
 """
 
 from __future__ import annotations

@@ -78,14 +78,14 @@ def damages(ledger: Ledger, memory: Memory, run: Run) -> list[Damage]:
 def _slots(job: Job) -> list[Slot]:
     """All records that the launch writes: the cores' partials, and the outputs."""
     found = []
-    for block, counts in enumerate(job.grid.owners):
+    for block, counts in enumerate(job.plan.grid.owners):
         for owner in counts:
             for half_block in (2 * block, 2 * block + 1):
-                if not job.layout.half_block_rows(half_block):
+                if not job.plan.layout.half_block_rows(half_block):
                     continue
-                found.append(job.layout.slot(owner, half_block, owner))
-                if job.duplicates:
-                    found.append(job.layout.slot(owner, half_block, (owner - 1) % job.grid.cores, copy=1))
+                found.append(job.plan.layout.slot(owner, half_block, owner))
+                if job.plan.cut.duplicates:
+                    found.append(job.plan.layout.slot(owner, half_block, (owner - 1) % job.plan.grid.cores, copy=1))
     return found + records_of(job)
 
 
@@ -99,7 +99,8 @@ def _last_writer(run: Run, region: str, start: int, stop: int) -> Unit | None:
             and word.span.start < stop
             and start < word.span.stop
         ):
-            return run.units[entry.unit]
+            unit: Unit = run.units[entry.unit]
+            return unit
     return None
 
 
@@ -108,6 +109,4 @@ def _byte(region: Region, element: int) -> int:
 
 
 def _digest(operand: Tensor) -> int:
-    return zlib.crc32(operand.numpy().reshape(-1).view("u1"))
-
-
+    return zlib.crc32(operand.numpy().reshape(-1).view("u1").data)

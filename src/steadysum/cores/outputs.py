@@ -40,11 +40,11 @@ def outputs_of(job: Job, return_logits: bool) -> Outputs:
 
 def _logits(job: Job) -> NDArray[np.float32]:
     """The products of all tiles: each has its own buffer."""
-    whole = np.zeros((job.grid.rows, job.grid.vocab), np.float32)
+    whole = np.zeros((job.plan.grid.rows, job.plan.grid.vocab), np.float32)
     buffers = job.memory.arrays["product"]
-    for core in range(job.grid.cores):
-        for step, tile in enumerate(job.grid.tiles_of(core)):
-            _, start, stop = job.layout.product(core, step, 0, tile.rows, tile.columns)
+    for core in range(job.plan.grid.cores):
+        for step, tile in enumerate(job.plan.grid.tiles_of(core)):
+            _, start, stop = job.plan.layout.product(core, step, 0, tile.rows, tile.columns)
             rows, columns = slice(tile.row, tile.row + tile.rows), slice(tile.column, tile.column + tile.columns)
             whole[rows, columns] = buffers[start:stop].reshape(tile.rows, tile.columns)
     return whole
@@ -53,13 +53,13 @@ def _logits(job: Job) -> NDArray[np.float32]:
 def records_of(job: Job) -> list[Slot]:
     """The records of the outputs: of P3's rows, and of P1's."""
     slots = []
-    if not job.grid.tiles:
+    if not job.plan.grid.tiles:
         return []
-    for unit, rows, targets in zip(job.members, job.output_rows, job.target_rows, strict=True):
+    for unit, rows, targets in zip(job.plan.members, job.plan.output_rows, job.plan.target_rows, strict=True):
         if rows:
-            slots.append(job.layout.outputs(job.number(unit), unit.core, rows))
+            slots.append(job.plan.layout.outputs(job.plan.number(unit), unit.core, rows))
         if targets:
-            slots.append(job.layout.targets(job.number(unit), unit.core, targets))
+            slots.append(job.plan.layout.targets(job.plan.number(unit), unit.core, targets))
     return slots
 
 

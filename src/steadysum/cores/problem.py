@@ -33,13 +33,12 @@ class Problem(NamedTuple):
     dtype: torch.dtype  # of the operands
 
 
-def problem_of(
-    input: Tensor, weight: Tensor, target: Tensor, start: int, end: int, return_logits: bool
-) -> Problem:
+def problem_of(input: Tensor, weight: Tensor, target: Tensor, start: int, end: int, return_logits: bool) -> Problem:
     """Checks the arguments of fused_linear_online_max_sum, and brings the operands to the device.
 
     Raises:
-        OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError, RangeError, TargetRangeError: they don't fit.
+        OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError, RangeError, TargetRangeError: arguments that
+            don't fit.
     """
     accept_tensors({"input": input, "weight": weight, "target": target})
     start, end = accept_int("vocab_start_index", start), accept_int("vocab_end_index", end)

@@ -9,6 +9,7 @@ outputs are records too, which the host reads back.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial as call
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from steadysum.cores.arithmetic import Partial, combine, identity, merge, product_is_right, statistics
 from steadysum.cores.cube import WRITING, product_stamp
-from steadysum.cores.job import MERGE, VECTOR_ELEMENTS, Job, Share, place
+from steadysum.cores.job import MERGE, VECTOR_ELEMENTS, Job, place
+from steadysum.cores.plan import Share
 from steadysum.cores.vendor_phases import target_of, with_padding
 from steadysum.cores.waiting import wait_for
 from steadysum.errors import AccuracyError, StaleRead
@@ -34,9 +36,9 @@ def proven_vector(job: Job, unit: Unit) -> Program:
     yield from heartbeat(party, place(job.epoch, 0))
     yield from _target(job, unit, party)
     merged: dict[tuple[int, int], int] = {}  # tiles in the record of (owner, half block)
-    for step, share in enumerate(job.shares(unit.core)):
+    for step, share in enumerate(job.plan.shares[unit.core]):
         yield from _tile(job, unit, party, step, share, merged)
-    where = place(job.epoch, 2, 2 * len(job.grid.tiles) * (1 + job.duplicates))
+    where = place(job.epoch, 2, 2 * len(job.plan.grid.tiles) * (1 + job.plan.cut.duplicates))
     missing = yield from meet(party, where, "tiles")
     yield from _combine(job, unit, party, missing)
     yield from finish(party, place(job.epoch, 4))
@@ -45,48 +47,37 @@ def proven_vector(job: Job, unit: Unit) -> Program:
 def _target(job: Job, unit: Unit, party: Party) -> Program:
     """P1: target_mask and masked_target of some rows, as a record."""
     where = place(job.epoch, 1)
-    rows = job.target_rows[job.number(unit)]
+    rows = job.plan.target_rows[job.plan.number(unit)]
     if not rows:
         return
-    outputs = yield from _work(job, Compute(where, lambda: target_of(job, rows), MERGE, "target"))
-    yield from publish(party, where, job.layout.targets(job.number(unit), unit.core, rows), 1, outputs)
+    outputs = yield from _work(job, Compute(where, call(target_of, job, rows), MERGE, "target"))
+    yield from publish(party, where, job.plan.layout.targets(job.plan.number(unit), unit.core, rows), 1, outputs)
 
 
-def _tile(
-    job: Job, unit: Unit, party: Party, step: int, share: Share, merged: dict[tuple[int, int], int]
-) -> Program:
+def _tile(job: Job, unit: Unit, party: Party, step: int, share: Share, merged: dict[tuple[int, int], int]) -> Program:
     """P2, one tile: takes its half of the product, and merges its statistics into the record."""
     where = place(job.epoch, 2, 2 * step + 1)
     half = int(unit.role == "v1")
-    rows = share.tile.half(half, job.grid.geometry)
+    rows = share.tile.half(half, job.plan.grid.geometry)
     yield from wait_for(party, where, (job.ready(unit.core),), step + 1, "tile ready")
     if not rows:
         yield Signal(where, job.free(unit.core)[half], step + 1)
         return
     logits = yield from _take(job, unit, party, where, step, share, rows)
     yield Signal(where, job.free(unit.core)[half], step + 1)
-    half_block = job.layout.half_block(rows.start)
-    slot = job.layout.slot(share.owner, half_block, unit.core, share.copy)
-    key = (share.owner + share.copy * job.grid.cores, half_block)
+    half_block = job.plan.layout.half_block(rows.start)
+    slot = job.plan.layout.slot(share.owner, half_block, unit.core, share.copy)
+    key = (share.owner + share.copy * job.plan.grid.cores, half_block)
     # A tile that is merged again, as a retry would, is recognised by the record's count: nothing is added twice.
     for _ in range(2 if job.acts("duplicated", unit, where, "tile") else 1):
-        if merged.get(key, 0) > _before(job, unit, step, share):
+        if merged.get(key, 0) > share.earlier:
             continue
         partial = yield from _statistics(job, where, share, rows, logits)
         if key in merged:
             so_far = Partial(*(yield from collect(party, where, slot, merged[key])))
-            partial = yield from _work(job, Compute(where, lambda a=so_far, b=partial: merge(a, b), MERGE, "merge"))
+            partial = yield from _work(job, Compute(where, call(merge, so_far, partial), MERGE, "merge"))
         yield from publish(party, where, slot, merged.get(key, 0) + 1, tuple(partial))
         merged[key] = merged.get(key, 0) + 1
-
-
-def _before(job: Job, unit: Unit, step: int, share: Share) -> int:
-    """How many tiles of this record come before a step of the core."""
-    earlier = job.shares(unit.core)[:step]
-    return sum(
-        other.tile.row_block == share.tile.row_block and (other.owner, other.copy) == (share.owner, share.copy)
-        for other in earlier
-    )
 
 
 def _take(
@@ -98,9 +89,9 @@ def _take(
         StaleRead: the buffer doesn't hold it, naming the core.
         AccuracyError: its checksum is wrong, under policy `verified`.
     """
-    buffer = step % job.layout.buffers
-    stamp = job.layout.product_stamp(unit.core, buffer)
-    product = job.layout.product(unit.core, buffer, rows.start - share.tile.row, len(rows), share.tile.columns)
+    buffer = step % job.plan.layout.buffers
+    stamp = job.plan.layout.product_stamp(unit.core, buffer)
+    product = job.plan.layout.product(unit.core, buffer, rows.start - share.tile.row, len(rows), share.tile.columns)
     wanted = product_stamp(job.epoch, step, 0)
     fault = ""
     for attempt in range(party.attempts):
@@ -115,10 +106,9 @@ def _take(
             continue
         if not job.verifies:
             return logits  # type: ignore[no-any-return]
-        input, known = job.input[rows.start : rows.stop], job.checksums[share.tile.column]
-        right = yield Compute(
-            where, lambda z=logits: product_is_right(input, z, known), logits.size / VECTOR_ELEMENTS, "checksum"
-        )
+        known = job.checksums[share.tile.column]
+        work = call(product_is_right, job.input[rows.start : rows.stop], logits, known)
+        right = yield Compute(where, work, logits.size / VECTOR_ELEMENTS, "checksum")
         if right:
             return logits  # type: ignore[no-any-return]
         fault = "rows whose sum isn't what the checksum of the weight gives"
@@ -149,11 +139,9 @@ def _statistics(
     masked = job.masked[rows.start : rows.stop]
     column = np.where(masked, -1 - 2**31, job.target[rows.start : rows.stop]) - share.tile.column
     padded = with_padding(job, logits)
-    return (
-        yield from _work(
-            job, Compute(where, lambda: statistics(padded, column), logits.size / VECTOR_ELEMENTS, "statistics")
-        )
-    )
+    action = Compute(where, call(statistics, padded, column), logits.size / VECTOR_ELEMENTS, "statistics")
+    found: Partial = yield from _work(job, action)
+    return found
 
 
 def _work(job: Job, action: Compute) -> Generator[Action, Any, Any]:
@@ -175,14 +163,14 @@ def _same(first: Sequence[NDArray[Any]], second: Sequence[NDArray[Any]]) -> bool
 
 def _combine(job: Job, unit: Unit, party: Party, missing: tuple[Flag, ...]) -> Program:
     """P3: merges the records of the cores that hold a part of some rows, and writes the outputs as a record."""
-    where, layout = place(job.epoch, 3), job.layout
-    rows = job.output_rows[job.number(unit)]
+    where, layout = place(job.epoch, 3), job.plan.layout
+    rows = job.plan.output_rows[job.plan.number(unit)]
     if not rows:
         return
     wholes = []
     for half_block, piece in layout.pieces(rows):
         partials = []
-        for owner, count in job.grid.owners[half_block // 2].items():
+        for owner, count in job.plan.grid.owners[half_block // 2].items():
             payload = yield from _partial(job, party, where, owner, half_block, count, missing)
             partials.append(Partial(*payload))
         first = layout.half_block_rows(half_block).start
@@ -191,18 +179,18 @@ def _combine(job: Job, unit: Unit, party: Party, missing: tuple[Flag, ...]) -> P
         combined = yield from _work(job, action)
         wholes.append(combined)
     outputs = tuple(np.concatenate(columns) for columns in zip(*wholes, strict=True))
-    yield from publish(party, where, layout.outputs(job.number(unit), unit.core, rows), 1, outputs)
+    yield from publish(party, where, layout.outputs(job.plan.number(unit), unit.core, rows), 1, outputs)
 
 
 def _partial(
     job: Job, party: Party, where: Place, owner: int, half_block: int, count: int, missing: tuple[Flag, ...]
 ) -> Generator[Action, Any, Payload]:
     """A core's partial of a half block; under `duplicated` two cores', which must agree bit for bit."""
-    slot = job.layout.slot(owner, half_block, owner)
+    slot = job.plan.layout.slot(owner, half_block, owner)
     payload = yield from collect(party, where, slot, count, missing)
-    if not job.duplicates:
+    if not job.plan.cut.duplicates:
         return payload
-    twin = job.layout.slot(owner, half_block, (owner - 1) % job.grid.cores, copy=1)
+    twin = job.plan.layout.slot(owner, half_block, (owner - 1) % job.plan.grid.cores, copy=1)
     other = yield from collect(party, where, twin, count, missing)
     if not _same(payload, other):
         raise _disagreement(job, party, slot, twin)
@@ -226,8 +214,14 @@ def _merging(
     """The work of P3 for some rows: (max, sum, predicted)."""
 
     def work() -> tuple[NDArray[np.float32], ...]:
-        whole = combine(partials) if partials else identity(part.stop)
-        largest, total, found = (values[part] for values in whole)
+        if not partials:
+            largest, total, found = identity(part.stop)
+        else:
+            largest, total = combine(
+                np.stack([each.max for each in partials]), np.stack([each.sum for each in partials])
+            )
+            found = np.sum([each.target_logit for each in partials], axis=0)
+        largest, total, found = largest[part], total[part], found[part]
         masked = job.masked[piece.start : piece.stop]
         with np.errstate(all="ignore"):
             return largest, total, np.where(masked, np.float32(0), found - largest)
