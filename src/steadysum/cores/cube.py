@@ -75,7 +75,7 @@ def _halves(job: Job, share: Share, core: int, buffer: int, logits: NDArray[Any]
         rows = share.tile.half(half, job.plan.grid.geometry)
         if rows:
             first = rows.start - share.tile.row
-            span = job.plan.layout.product(core, buffer, first, len(rows), logits.shape[1])
+            span = job.plan.layout.product(core, buffer, half, len(rows), logits.shape[1])
             words.append(Word(span, logits[first : first + len(rows)].reshape(-1)))
     return words
 

@@ -34,7 +34,9 @@ class Layout:
 
     def __init__(self, grid: Grid, buffers: int, copies: int, alignment: int, target_dtype: np.dtype[Any]) -> None:
         self.grid, self.buffers = grid, buffers
-        self.tile_elements = grid.geometry.rows * grid.geometry.columns
+        # Each vector unit's half of a product begins on a line of its own.
+        self.half_elements = -(-grid.geometry.half_rows * grid.geometry.columns // _FLOATS) * _FLOATS
+        self.tile_elements = HALVES * self.half_elements
         self.half_blocks = grid.row_blocks * HALVES
         per = max(1, alignment // 4)
         self.slot_rows = -(-grid.geometry.half_rows // per) * per  # rows of a slot, padding included
@@ -60,9 +62,9 @@ class Layout:
             ("target_stamp", np.int64, units * STAMP_WORDS),
         )
 
-    def product(self, core: int, buffer: int, first: int, rows: int, columns: int) -> Span:
-        """Rows [first, first + rows) of the tile, of so many columns, in a core's product buffer."""
-        start = (core * self.buffers + buffer) * self.tile_elements + first * columns
+    def product(self, core: int, buffer: int, half: int, rows: int, columns: int) -> Span:
+        """A half of a tile, of so many rows and columns, in a core's product buffer."""
+        start = (core * self.buffers + buffer) * self.tile_elements + half * self.half_elements
         return Span("product", start, start + rows * columns)
 
     def product_stamp(self, core: int, buffer: int) -> Span:

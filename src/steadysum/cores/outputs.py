@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steadysum.cores.grid import HALVES
 from steadysum.cores.job import Job
 from steadysum.errors import StaleRead
 from steadysum.sync.records import Slot, fault_of, record_of
@@ -44,9 +45,11 @@ def _logits(job: Job) -> NDArray[np.float32]:
     buffers = job.memory.arrays["product"]
     for core in range(job.plan.grid.cores):
         for step, tile in enumerate(job.plan.grid.tiles_of(core)):
-            _, start, stop = job.plan.layout.product(core, step, 0, tile.rows, tile.columns)
-            rows, columns = slice(tile.row, tile.row + tile.rows), slice(tile.column, tile.column + tile.columns)
-            whole[rows, columns] = buffers[start:stop].reshape(tile.rows, tile.columns)
+            for half in range(HALVES):
+                rows = tile.half(half, job.plan.grid.geometry)
+                _, start, stop = job.plan.layout.product(core, step, half, len(rows), tile.columns)
+                part = buffers[start:stop].reshape(len(rows), tile.columns)
+                whole[rows.start : rows.stop, tile.column : tile.column + tile.columns] = part
     return whole
 
 

@@ -91,7 +91,8 @@ def _take(
     """
     buffer = step % job.plan.layout.buffers
     stamp = job.plan.layout.product_stamp(unit.core, buffer)
-    product = job.plan.layout.product(unit.core, buffer, rows.start - share.tile.row, len(rows), share.tile.columns)
+    half = int(unit.role == "v1")
+    product = job.plan.layout.product(unit.core, buffer, half, len(rows), share.tile.columns)
     wanted = product_stamp(job.epoch, step, 0)
     fault = ""
     for attempt in range(party.attempts):

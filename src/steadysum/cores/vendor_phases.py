@@ -97,9 +97,8 @@ def _tile(job: Job, unit: Unit, step: int, share: Share) -> Program:
         yield Signal(own, job.free(core)[half], step + 1)
         return
     for _ in range(2 if job.acts("duplicated", unit, where, "tile") else 1):
-        first = rows.start - share.tile.row
         spans = (
-            job.plan.layout.product(core, step % job.plan.layout.buffers, first, len(rows), share.tile.columns),
+            job.plan.layout.product(core, step % job.plan.layout.buffers, half, len(rows), share.tile.columns),
             Span("masked_target", rows.start, rows.stop),
             Span("mask", rows.start // 8, -(-rows.stop // 8)),
             *_slot(job, core, rows),
