@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks.accuracy import measure_errors
 from benchmarks.bars import measure_bars
+from benchmarks.emulator import measure_emulator
 from benchmarks.imports import measure_imports
 from benchmarks.memory import measure_memory
 from benchmarks.peers import measure_peers
@@ -28,6 +29,7 @@ from benchmarks.training.peers import measure_training_peers
 
 PARTS: dict[str, tuple[str, Callable[[bool], Iterator[Measure]]]] = {
     "bars": ("Statistics: time over torch's", measure_bars),
+    "emulator": ("The emulated device: seconds a call, and time over the eager kernel", measure_emulator),
     "imports": ("Import", measure_imports),
     "accuracy": ("Accuracy: error over torch's", measure_errors),
     "memory": ("Peak extra memory, forward", measure_memory),

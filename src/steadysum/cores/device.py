@@ -310,7 +310,7 @@ class _Launch:
             overlaps=settings.enable_async,
             stores_logits=problem.return_logits,
             duplicates=settings.allreduce_policy == 3,
-            alignment=LINE if packed is None else 4,
+            alignment=LINE if packed is None else packed.knob("alignment"),
             target_dtype=problem.target_dtype,
         )
         plan = device._plan_of(cut)

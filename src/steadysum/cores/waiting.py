@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 from steadysum.errors import SyncTimeout
 from steadysum.sync.actions import Action, Await, Flag, Note, Place
 from steadysum.sync.policies import Party, cores_of
 
 __all__ = ["wait_for"]
+
+# What a unit of the core does may itself wait for all cores, at the heartbeat: whoever waits for it has more patience,
+# so that it is the core that all wait for that gets named.
+_PATIENCE: Final = 2
 
 
 def wait_for(
@@ -23,7 +27,8 @@ def wait_for(
     if value <= 0:
         return
     missing: tuple[Flag, ...] = ()
-    for attempt in range(party.attempts):
+    attempts = _PATIENCE * party.attempts if party.parts.retry else 1
+    for attempt in range(attempts):
         if attempt:
             yield Note(where, "retry", "timeout", name, flags[0].core)
         missing = yield Await(where, flags, value, party.waits.timeout if party.parts.bounded else None)
@@ -32,7 +37,7 @@ def wait_for(
     if party.parts.stamp:
         raise SyncTimeout(
             f'flag "{name}" in call {party.epoch}, awaited by {party.own}',
-            seen=f"no signal for tile {value} in {party.attempts} waits",
+            seen=f"no signal for tile {value} in {attempts} waits",
             allowed="one for each tile, in time",
             remedy="Raise sync_wait_timeout or max_retries if the core is only late; else a unit of it is dead.",
             cores=cores_of(missing),

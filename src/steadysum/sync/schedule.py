@@ -68,8 +68,8 @@ class Scheduler(Protocol):
         ...
 
 
-# A wait that could still be satisfied times out in one of so many choices: seldom enough that calls get on, often enough
-# that every call of a few hundred choices has some.
+# A wait that could still be satisfied times out in one of so many choices: seldom enough that calls get on, often
+# enough that every call of a few hundred choices has some.
 _SPURIOUS_TIMEOUT: Final = 1 / 64
 
 
@@ -78,10 +78,13 @@ class RandomOrder:
 
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
+        self._patience = _Patience(draw)
 
     def choose(self, machine: Machine, choices: Sequence[Choice]) -> Choice:
         """Draws one."""
-        return _but_timeouts(choices, self._draw, lambda active: active[int(self._draw.random() * len(active))])
+        active = [choice for choice in choices if choice.kind != "t"]
+        late = self._patience.timeout(machine, choices, active)
+        return late if late is not None else active[int(self._draw.random() * len(active))]
 
 
 class Pct:
@@ -90,12 +93,13 @@ class Pct:
     Each unit, and each unit's store buffer, has a random priority; the highest goes on. At `depth` - 1 moments of the
     run the one that is about to go on falls below all others.
 
-    Source: Burckhardt, Kothari, Musuvathi, Nagarakatte, "A randomized scheduler with probabilistic guarantees of finding
-    bugs", ASPLOS 2010.
+    Source: Burckhardt, Kothari, Musuvathi, Nagarakatte, "A randomized scheduler with probabilistic guarantees of
+    finding bugs", ASPLOS 2010.
     """
 
     def __init__(self, draw: random.Random, depth: int = 3, length: int = 400) -> None:
         self._draw = draw
+        self._patience = _Patience(draw)
         self._priority: dict[tuple[str, int], float] = {}
         self._changes = sorted(draw.randrange(length) for _ in range(depth - 1))
         self._made = 0
@@ -103,7 +107,9 @@ class Pct:
 
     def choose(self, machine: Machine, choices: Sequence[Choice]) -> Choice:
         """The choice of the highest priority."""
-        return _but_timeouts(choices, self._draw, self._highest)
+        active = [choice for choice in choices if choice.kind != "t"]
+        late = self._patience.timeout(machine, choices, active)
+        return late if late is not None else self._highest(active)
 
     def _highest(self, active: Sequence[Choice]) -> Choice:
         best = max(active, key=self._of)
@@ -126,12 +132,32 @@ def _actor(choice: Choice) -> tuple[str, int]:
     return ("d" if choice.kind == "d" else "u", choice.unit)
 
 
-def _but_timeouts(choices: Sequence[Choice], draw: random.Random, choose: object) -> Choice:
-    active = [choice for choice in choices if choice.kind != "t"]
-    if not active or (len(active) < len(choices) and draw.random() < _SPURIOUS_TIMEOUT):
+class _Patience:
+    """Which wait times out. While others can go on, seldom any; else time passes until the earliest one is up."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._now = 0.0  # microseconds that have passed in which nobody could go on
+        self._ends: dict[int, tuple[object, float]] = {}  # by unit: its wait, and when that is up
+
+    def timeout(self, machine: Machine, choices: Sequence[Choice], active: Sequence[Choice]) -> Choice | None:
+        """The wait that ends now; None: none does."""
+        if len(active) == len(choices):
+            return None
         late = [choice for choice in choices if choice.kind == "t"]
-        return late[int(draw.random() * len(late))]
-    return choose(active)  # type: ignore[operator,no-any-return]
+        if active:
+            return late[int(self._draw.random() * len(late))] if self._draw.random() < _SPURIOUS_TIMEOUT else None
+        earliest = min(late, key=lambda choice: self._end(machine, choice.unit))
+        self._now = self._end(machine, earliest.unit)
+        return earliest
+
+    def _end(self, machine: Machine, unit: int) -> float:
+        action = machine.pending[unit]
+        known = self._ends.get(unit)
+        if known is None or known[0] is not action:
+            timeout = getattr(action, "timeout", None) or 0.0
+            known = self._ends[unit] = (action, self._now + timeout)
+        return known[1]
 
 
 def steps(choices: Iterable[Choice]) -> Iterator[tuple[Choice, frozenset[tuple[int, int]]]]:
