@@ -14,6 +14,7 @@ __all__ = [
     "KernelUnavailableError",
     "LabelSmoothingError",
     "LayoutError",
+    "MissingExtraError",
     "OperandTypeError",
     "OptionError",
     "PatchError",
@@ -26,6 +27,8 @@ __all__ = [
     "SyncTimeout",
     "TargetRangeError",
     "TargetShapeError",
+    "TraceFileError",
+    "TraceNotFoundError",
     "UnknownKernelError",
     "UnsupportedModelError",
     "WeightsFileError",
@@ -130,6 +133,18 @@ class ScheduleError(SteadySumError, ValueError):
 
 class SettingsError(RangeError):
     """A setting outside its range, or one that isn't known."""
+
+
+class TraceNotFoundError(SteadySumError, FileNotFoundError):
+    """A trace that was asked for isn't there."""
+
+
+class TraceFileError(SteadySumError, ValueError):
+    """A file that isn't a trace, or isn't whole."""
+
+
+class MissingExtraError(SteadySumError, ImportError):
+    """A package of an optional extra isn't installed."""
 
 
 class WeightsFileNotFoundError(SteadySumError, FileNotFoundError):

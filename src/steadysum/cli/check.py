@@ -13,6 +13,7 @@ from steadysum.cli import options
 from steadysum.cli.terminal import interruptible, progress_bar, stdout
 from steadysum.diagnosis.arguments import parse_threads
 from steadysum.diagnosis.checking import (
+    FIELD_SHAPE,
     INTERPRETED_RUNS,
     RUNS,
     THREADS,
@@ -23,7 +24,7 @@ from steadysum.diagnosis.checking import (
 from steadysum.diagnosis.document import check_document, write_json
 from steadysum.diagnosis.probes import Plan
 from steadysum.diagnosis.report import render
-from steadysum.diagnosis.subjects import kernel_subjects
+from steadysum.diagnosis.subjects import device_subjects, kernel_subjects
 
 DEFAULT_THREADS = ",".join(map(str, THREADS))
 
@@ -36,6 +37,10 @@ Runs = Annotated[
         show_default=False,
     ),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="emulated", help="Check this in place of kernels: the emulated device.", show_default=False),
+]
 Threads = Annotated[str, typer.Option(metavar="T,T,...", help="Thread counts that must give the same bits.")]
 
 
@@ -47,6 +52,11 @@ def check(
     weights: options.Weights = None,
     inputs: options.Inputs = None,
     kernel: options.Kernels = None,
+    device: Device = None,
+    policy: options.Policy = None,
+    load: options.Load = None,
+    cores: options.Cores = None,
+    fault: options.Faults = None,
     seed: options.Seed = 0,
     json: options.Json = None,
 ) -> None:
@@ -57,11 +67,21 @@ def check(
     The default is a small shape with many rows, and an LM head; smaller ones where a kernel is interpreted. The triton
     kernel, where TRITON_INTERPRET=1 lets it run interpreted on the CPU, is checked only if it is named.
 
+    With --device emulated the emulated many-core device is checked instead, with --policy, --load, --cores and --fault
+    as `steadysum emulate` has them; its default has the field's fault, and deviates.
+
     Exit code: 0 no deviation seen, 1 some kernel deviates, 2 could not run, or was stopped (Ctrl-C) before it found
     any; what was found until then is printed and written.
     """
-    subjects, missing = kernel_subjects(kernel or ())
-    source = options.operand_source(shape, dtype, weights, inputs, seed, default=default_shapes(subjects))
+    emulated = options.given(policy=policy, load=load, cores=cores, fault=fault)
+    if device is None:
+        options.refuse_without_device(emulated)
+        subjects, missing = kernel_subjects(kernel or ())
+        default = default_shapes(subjects)
+    else:
+        subjects, missing = device_subjects(device, kernel or (), seed, **emulated), {}
+        default = (FIELD_SHAPE,)
+    source = options.operand_source(shape, dtype, weights, inputs, seed, default=default)
     plan = Plan(runs or RUNS, parse_threads(threads), seed, None if runs else INTERPRETED_RUNS)
     with interruptible() as interrupted, progress_bar() as progress:
         report = run_check(source, subjects, plan, missing, _Watcher(progress, interrupted, json))

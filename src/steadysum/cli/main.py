@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 import steadysum
-from steadysum.cli import bench, check, doctor
+from steadysum.cli import bench, check, doctor, emulate, trace
 from steadysum.cli.terminal import stderr
 from steadysum.errors import SteadySumError
 
@@ -32,6 +32,8 @@ app = typer.Typer(
 app.command("check")(check.check)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
+app.command("emulate")(emulate.emulate)
+app.add_typer(trace.app, name="trace")
 
 
 def _print_version(asked: bool) -> None:

@@ -1,15 +1,16 @@
-"""Options that `check` and `bench` share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from steadysum.diagnosis.arguments import Shape, parse_dtype, parse_shape
 from steadysum.diagnosis.operands import OperandSource
+from steadysum.errors import OptionError
 
 Shapes = Annotated[
     list[str] | None,
@@ -43,6 +44,39 @@ Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Also write the result as JSON.", show_default=False, dir_okay=False),
 ]
+# Of the emulated device.
+Cores = Annotated[int | None, typer.Option("--cores", min=1, help="Cores of the emulated device.", show_default="24")]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="legacy|enhanced|verified|duplicated|0-3",
+        help="How its cores do a sync; legacy has the field's fault.",
+        show_default="legacy",
+    ),
+]
+Load = Annotated[
+    float | None,
+    typer.Option("--load", metavar="L", help="Its system load; 0: none.", show_default="1"),
+]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault", metavar="SPEC", help="Arm a fault: stale:core=3,probability=0.1. Repeatable.", show_default=False
+    ),
+]
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those of some options that were given."""
+    return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+def refuse_without_device(emulated: Mapping[str, Any]) -> None:
+    """Options of the emulated device mean nothing without it."""
+    if emulated:
+        names = ", ".join(f"--{name}" for name in emulated)
+        raise OptionError(names, "no --device", "--device emulated", "They are options of the emulated device.")
 
 
 def operand_source(

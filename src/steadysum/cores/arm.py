@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from steadysum.cores.fault_kinds import BIT_RANGES, KINDS, Knob, Value
-from steadysum.errors import FaultError
+from steadysum.errors import RangeError
 from steadysum.sync.actions import Place
 from steadysum.sync.memory import Span
 from steadysum.trace.events import Unit
@@ -38,14 +38,14 @@ class Arm:
         core: number of the acting unit's core; None: any.
         role: of the acting unit: "cube", "v0", "v1"; None: any.
         phase: a phase by any of its words: "P2", "tiles", "P2 tiles"; None: any.
-        site: name of a barrier or flag, a region or elements of it, or a label of work, as fits the kind; None: what the
-            kind says.
+        site: name of a barrier or flag, a region or elements of it, or a label of work, as fits the kind; None: what
+            the kind says.
         calls: number of the call, from 1, or (first, last), last None for no last one; None: every call.
-        most: how often it acts at most, in all calls together; None: no limit. A dead core counts once for all of its units.
+        most: how often it acts at most, in all calls together; None: no limit. A dead core counts once.
         knobs: of the kind.
 
     Raises:
-        FaultError: a kind, a knob or a value that there isn't.
+        RangeError: a kind, a knob or a value that there isn't.
 
     >>> Arm("stale", core=3, phase="P2", probability=0.1)
     Arm.parse('stale:probability=0.1,core=3,phase=P2')
@@ -97,7 +97,7 @@ class Arm:
         """Reads kind:name=value,name=value.
 
         Raises:
-            FaultError: what isn't of this form, or names what there isn't.
+            RangeError: what isn't of this form, or names what there isn't.
 
         >>> str(Arm.parse("stale:core=3,phase=P2,probability=0.1,calls=2-"))
         'stale:probability=0.1,core=3,phase=P2,calls=2-'
@@ -108,7 +108,7 @@ class Arm:
         for part in rest.split(",") if rest else []:
             name, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or not value or name in given:
-                raise FaultError(
+                raise RangeError(
                     f"fault {text!r}",
                     seen=repr(part),
                     allowed="name=value, each name once, with commas between",
@@ -167,14 +167,15 @@ def _knob(kind: str, name: str, value: Any) -> Value:
     what = f"{name} of {kind}"
     if isinstance(knob.default, bool):
         if not isinstance(value, bool):
-            raise FaultError(what, repr(value), "True, False", knob.meaning.capitalize() + ".")
+            raise RangeError(what, repr(value), "True, False", knob.meaning.capitalize() + ".")
         return value
     if not isinstance(knob.default, str):
-        return _number(what, value, knob.low, knob.high, type(knob.default))
+        number: Value = _number(what, value, knob.low, knob.high, type(knob.default))
+        return number
     if name == "bits":
         return _check_bits(what, value, knob)
     if value not in knob.choices:
-        raise FaultError(what, repr(value), ", ".join(knob.choices), f"It is: {knob.meaning}.")
+        raise RangeError(what, repr(value), ", ".join(knob.choices), f"It is: {knob.meaning}.")
     return str(value)
 
 
@@ -183,7 +184,7 @@ def _check_bits(what: str, value: Any, knob: Knob) -> str:
     if value in BIT_RANGES or (match and int(match[1]) <= int(match[2]) < _WIDEST):
         return str(value)
     allowed = ", ".join(BIT_RANGES) + f", or first-last with 0 <= first <= last < {_WIDEST}"
-    raise FaultError(what, repr(value), allowed, f"It is: {knob.meaning}.")
+    raise RangeError(what, repr(value), allowed, f"It is: {knob.meaning}.")
 
 
 def _number(what: str, value: Any, low: float, high: float, kind: type) -> Any:
@@ -193,14 +194,16 @@ def _number(what: str, value: Any, low: float, high: float, kind: type) -> Any:
         name = "an integer" if kind is int else "a number"
         bound = f" >= {low:g}" if high == math.inf else f" from {low:g} to {high:g}"
         allowed = name if low == -math.inf else name + bound
-        raise FaultError(f"{what} of a fault" if " of " not in what else what, repr(value), allowed, "See docs/faults.md.")
+        raise RangeError(
+            f"{what} of a fault" if " of " not in what else what, repr(value), allowed, "See docs/faults.md."
+        )
     return kind(value)
 
 
 def _word(what: str, value: Any) -> Any:
     if value is None or (isinstance(value, str) and value.strip() == value and value and not set(value) & set(",=")):
         return value
-    raise FaultError(f"{what} of a fault", repr(value), "a name without commas or equals signs", "See docs/faults.md.")
+    raise RangeError(f"{what} of a fault", repr(value), "a name without commas or equals signs", "See docs/faults.md.")
 
 
 def _split_site(kind: str, site: str | None) -> tuple[str | None, tuple[int, int] | None]:
@@ -210,10 +213,10 @@ def _split_site(kind: str, site: str | None) -> tuple[str | None, tuple[int, int
     known = KINDS[kind]
     if not known.takes_site or (known.fixed_sites and site not in known.fixed_sites):
         allowed = ", ".join(known.fixed_sites) if known.fixed_sites else "none: this kind acts on units"
-        raise FaultError(f"site of {kind}", repr(site), allowed, "Leave it out, or name one of these.")
+        raise RangeError(f"site of {kind}", repr(site), allowed, "Leave it out, or name one of these.")
     match = _SITE.match(site)
     if match is None or (match[2] is not None and int(match[2]) >= int(match[3])):
-        raise FaultError(
+        raise RangeError(
             f"site of {kind}", repr(site), "name, or name[start:stop] with start < stop", "For example max[128:192]."
         )
     return match[1], None if match[2] is None else (int(match[2]), int(match[3]))
@@ -224,9 +227,9 @@ def _check_calls(given: Any, span: Any) -> Calls | None:
         return None
     if isinstance(span, tuple) and len(span) == 2:
         first, last = span
-        if type(first) is int and 1 <= first and (last is None or (type(last) is int and first <= last)):
+        if type(first) is int and first >= 1 and (last is None or (type(last) is int and first <= last)):
             return first, last
-    raise FaultError(
+    raise RangeError(
         "calls of a fault", repr(given), "a number from 1, or (first, last)", "As text: calls=3, calls=2-5, calls=2-."
     )
 
@@ -236,7 +239,7 @@ def _known(what: str, name: Any, names: Mapping[str, Any]) -> None:
         return
     near = difflib.get_close_matches(str(name), names, 1)
     remedy = f"Did you mean {near[0]}?" if near else "See docs/faults.md."
-    raise FaultError(f"{what} of a fault" if what == "kind" else what, repr(name), ", ".join(names) or "none", remedy)
+    raise RangeError(f"{what} of a fault" if what == "kind" else what, repr(name), ", ".join(names) or "none", remedy)
 
 
 # ---- text -----------------------------------------------------------------------------------------------------------
@@ -251,7 +254,15 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-_OWN: Final[dict[str, Any]] = {"probability": 1.0, "core": 0, "role": "", "phase": "", "site": "", "calls": (), "most": 0}
+_OWN: Final[dict[str, Any]] = {
+    "probability": 1.0,
+    "core": 0,
+    "role": "",
+    "phase": "",
+    "site": "",
+    "calls": (),
+    "most": 0,
+}
 
 
 def _read(kind: str, name: str, text: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-__all__ = ["KINDS", "OUTPUTS", "Kind", "Knob", "Value"]
+__all__ = ["BIT_RANGES", "KINDS", "OUTPUTS", "Kind", "Knob", "Value"]
 
 Value = int | float | str | bool
 
@@ -35,14 +35,14 @@ class Kind(NamedTuple):
     takes_site: bool = True
 
 
+BIT_RANGES: Final = ("any", "sign", "exponent", "mantissa")
 # The regions that the host reads after a call.
 OUTPUTS: Final = ("out_max", "out_sum", "out_predicted", "mask", "masked_target")
 
-_BITS = ("any", "sign", "exponent", "mantissa")
 _AT = Knob(
     "auto",
-    "when: work (the result of a unit's own work), write (a word on its way to memory), begin (operands x and w), end (in "
-    "memory after the last step); auto: work for a label, begin for x and w, else write",
+    "when: work (the result of a unit's own work), write (a word on its way to memory), begin (operands x and w), "
+    "end (in memory after the last step); auto: work for a label, begin for x and w, else write",
     choices=("auto", "work", "write", "begin", "end"),
 )
 _REGION = "a region, or elements of it: `max`, `max[128:192]`"
@@ -55,7 +55,8 @@ KINDS: Final[dict[str, Kind]] = {
         {
             "distribution": Knob("fixed", "of the delay", choices=("fixed", "lognormal", "exponential")),
             "microseconds": Knob(
-                2.5e6, "the delay; of lognormal the median, of exponential the mean. The default outlasts a wait of 2000 ms"
+                2.5e6,
+                "the delay; of lognormal the median, of exponential the mean. The default outlasts a wait of 2000 ms",
             ),
             "sigma": Knob(1.0, "standard deviation of the logarithm, of lognormal"),
         },
@@ -88,7 +89,7 @@ KINDS: Final[dict[str, Kind]] = {
         },
     ),
     "reordered": Kind(
-        "A flag is seen before the data that it announces: words stay in the store buffer, and fences don't wait for them.",
+        "A flag is seen before the data that it announces: words stay in the store buffer, no fence waits for them.",
         _REGION,
         "every write",
         {
@@ -108,7 +109,9 @@ KINDS: Final[dict[str, Kind]] = {
         "every signal",
         {
             "batch": Knob(0, "the signal's value, from 1: the call of a barrier, the tile of a flag; 0: any"),
-            "whose": Knob("others", "others: early arrivals of the others; own: the signal itself", choices=("others", "own")),
+            "whose": Knob(
+                "others", "others: early arrivals of the others; own: the signal itself", choices=("others", "own")
+            ),
         },
     ),
     "dirty": Kind(
@@ -168,9 +171,9 @@ KINDS: Final[dict[str, Kind]] = {
         },
     ),
     "dead": Kind(
-        "A core, or one unit of it, stops; from then on it is dead in every call that the arm covers, unless it comes back.",
+        "A core, or one unit of it, stops; from then on it is dead in all calls that the arm covers, or it comes back.",
         "",
-        "the beginning of a phase",
+        "a unit at the beginning of a phase, of each phase if none is given",
         {
             "after": Knob(0, "how many of its actions in the phase the unit does before"),
             "comes_back": Knob(0.0, "microseconds after which it goes on as if nothing had been; 0: never"),
@@ -185,5 +188,3 @@ KINDS: Final[dict[str, Kind]] = {
         takes_site=False,
     ),
 }
-
-BIT_RANGES: Final = _BITS

@@ -41,7 +41,7 @@ def proven_vector(job: Job, unit: Unit) -> Program:
     where = place(job.epoch, 2, 2 * len(job.plan.grid.tiles) * (1 + job.plan.cut.duplicates))
     missing = yield from meet(party, where, "tiles")
     yield from _combine(job, unit, party, missing)
-    yield from finish(party, place(job.epoch, 4))
+    yield from finish(party, place(job.epoch, 4), missing)
 
 
 def _target(job: Job, unit: Unit, party: Party) -> Program:
@@ -50,7 +50,7 @@ def _target(job: Job, unit: Unit, party: Party) -> Program:
     rows = job.plan.target_rows[job.plan.number(unit)]
     if not rows:
         return
-    outputs = yield from _work(job, Compute(where, call(target_of, job, rows), MERGE, "target"))
+    outputs = yield from _work(job, unit, Compute(where, call(target_of, job, rows), MERGE, "target"))
     yield from publish(party, where, job.plan.layout.targets(job.plan.number(unit), unit.core, rows), 1, outputs)
 
 
@@ -72,10 +72,10 @@ def _tile(job: Job, unit: Unit, party: Party, step: int, share: Share, merged: d
     for _ in range(2 if job.acts("duplicated", unit, where, "tile") else 1):
         if merged.get(key, 0) > share.earlier:
             continue
-        partial = yield from _statistics(job, where, share, rows, logits)
+        partial = yield from _statistics(job, unit, where, share, rows, logits)
         if key in merged:
             so_far = Partial(*(yield from collect(party, where, slot, merged[key])))
-            partial = yield from _work(job, Compute(where, call(merge, so_far, partial), MERGE, "merge"))
+            partial = yield from _work(job, unit, Compute(where, call(merge, so_far, partial), MERGE, "merge"))
         yield from publish(party, where, slot, merged.get(key, 0) + 1, tuple(partial))
         merged[key] = merged.get(key, 0) + 1
 
@@ -134,18 +134,18 @@ def _fault_of(before: NDArray[np.int64], after: NDArray[np.int64], wanted: NDArr
 
 
 def _statistics(
-    job: Job, where: Place, share: Share, rows: range, logits: NDArray[np.float32]
+    job: Job, unit: Unit, where: Place, share: Share, rows: range, logits: NDArray[np.float32]
 ) -> Generator[Action, Any, Partial]:
     """The tile's statistics; under `verified` computed until two results agree, bit for bit."""
     masked = job.masked[rows.start : rows.stop]
     column = np.where(masked, -1 - 2**31, job.target[rows.start : rows.stop]) - share.tile.column
     padded = with_padding(job, logits)
     action = Compute(where, call(statistics, padded, column), logits.size / VECTOR_ELEMENTS, "statistics")
-    found: Partial = yield from _work(job, action)
+    found: Partial = yield from _work(job, unit, action)
     return found
 
 
-def _work(job: Job, action: Compute) -> Generator[Action, Any, Any]:
+def _work(job: Job, unit: Unit, action: Compute) -> Generator[Action, Any, Any]:
     """The result of a unit's own work; where partials are verified, done again until two results agree, bit for bit."""
     seen = [(yield action)]
     if not job.verifies:
@@ -154,6 +154,7 @@ def _work(job: Job, action: Compute) -> Generator[Action, Any, Any]:
         again = yield action
         if any(_same(again, earlier) for earlier in seen):
             return again
+        yield Note(action.place, "retry", "stale", f"{action.label} that differs when it is done again", unit.core)
         seen.append(again)
     return seen[-1]
 
@@ -177,7 +178,7 @@ def _combine(job: Job, unit: Unit, party: Party, missing: tuple[Flag, ...]) -> P
         first = layout.half_block_rows(half_block).start
         part = slice(piece.start - first, piece.stop - first)
         action = Compute(where, _merging(job, partials, piece, part), MERGE * len(partials), "combine")
-        combined = yield from _work(job, action)
+        combined = yield from _work(job, unit, action)
         wholes.append(combined)
     outputs = tuple(np.concatenate(columns) for columns in zip(*wholes, strict=True))
     yield from publish(party, where, layout.outputs(job.plan.number(unit), unit.core, rows), 1, outputs)

@@ -1,4 +1,4 @@
-"""Our own kernels as subjects of a check, and the float64 reference that they are measured against.
+"""Our own kernels and the emulated device as subjects of a check, and the float64 reference to measure them against.
 
 The probes don't know of this file: they take any callable (subject.py).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from steadysum import _extension, kernels
 from steadysum.diagnosis.environment import NEEDS
 from steadysum.diagnosis.subject import Subject
-from steadysum.errors import KernelUnavailableError
+from steadysum.errors import KernelUnavailableError, OptionError, RangeError
 from steadysum.kernels import ascend, triton
 from steadysum.kernels.problem import Operands as KernelOperands
 from steadysum.maxsum import MaxSum
@@ -25,6 +26,7 @@ from steadysum.tiling import Shard
 ORACLE = "reference"  # what the others are compared with, so no subject unless it is named
 INTERPRET = "TRITON_INTERPRET=1"
 CPU = "cpu"
+EMULATED = "emulated"
 
 
 def kernel_subjects(named: Sequence[str] = ()) -> tuple[list[Subject], dict[str, str]]:
@@ -92,6 +94,48 @@ def kernel_subject(name: str) -> Subject:
         device=_device(name),
         interpreted=_interpreted(name),
     )
+
+
+def device_subjects(
+    device: str,
+    kernels_named: Sequence[str] = (),
+    seed: int = 0,
+    *,
+    policy: str | None = None,
+    load: float | None = None,
+    cores: int | None = None,
+    fault: Sequence[str] = (),
+) -> list[Subject]:
+    """The emulated device, which promises what every policy is there for: the same call, the same bits.
+
+    It keeps its memory from call to call, so that each call of a check is another one: that is what shows the fault.
+
+    Args:
+        device: "emulated".
+        kernels_named: the kernels wanted; none fits beside a device.
+        seed: of all that is drawn on it.
+        policy, load, cores, fault: as `steadysum emulate` has them; None: its defaults.
+
+    Raises:
+        RangeError: another device, or a value outside of its range.
+        OptionError: a kernel is named, too.
+    """
+    if device != EMULATED:
+        raise RangeError("--device", repr(device), EMULATED, "Leave it out to check the kernels.")
+    if kernels_named:
+        named = ", ".join(kernels_named)
+        raise OptionError("--kernel beside --device", named, "one of the two", "The device has a kernel of its own.")
+    from steadysum.diagnosis.emulation.arguments import parse_faults, settings_of  # here: kernels don't need pydantic
+    from steadysum.diagnosis.emulation.plan import EmulationPlan, device_of
+
+    plan = EmulationPlan(
+        settings=settings_of(policy), load=1.0 if load is None else load, faults=parse_faults(fault), seed=seed
+    )
+    if cores is not None:
+        plan = replace(plan, cores=cores)
+    emulated = device_of(plan, keeps_log=False)
+    promises = frozenset({kernels.Promise.RUN_TO_RUN.value, kernels.Promise.THREADS.value})
+    return [Subject(f"{EMULATED}, {plan.policy}", emulated.linear_max_sum, promises)]
 
 
 def _device(name: str) -> str:

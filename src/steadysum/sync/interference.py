@@ -35,6 +35,9 @@ class Interference:
         self.acted = []
         self.offered = []
 
+    def begin_run(self, memory: Memory) -> None:
+        """Programs begin to run over this memory."""
+
     def dies(self, unit: Unit, place: Place) -> bool:
         """Whether the unit stops for ever before this action."""
         return False
@@ -74,8 +77,8 @@ class Interference:
         """How often an atomic add takes effect."""
         return 1
 
-    def fences(self, unit: Unit, action: Fence) -> bool:
-        """Whether the fence works."""
+    def fences(self, unit: Unit, action: Fence, spans: Sequence[Span]) -> bool:
+        """Whether the fence works; with the spans of the words in the store buffer, of which there are some."""
         return True
 
     def signalled(self, unit: Unit, action: Signal | Barrier, memory: Memory) -> Sequence[Any]:

@@ -11,7 +11,6 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy as np
 from numpy.typing import NDArray
 
 from steadysum.errors import SteadySumError
@@ -75,8 +74,8 @@ class Saved(NamedTuple):
     flags: frozenset[tuple[Flag, int]]
     timeouts: frozenset[tuple[tuple[int, tuple[Flag, ...], int], int]]  # of waits whose flags aren't there yet
     buffers: tuple[tuple[tuple[int, Span, NDArray[Any], Span], ...], ...]  # number, span, values, own of each entry
-    # Of each unit: its state, whether interference was asked, whether it arrived, and the flags that it lacks.
-    units: tuple[tuple[State, bool, bool, frozenset[Flag]], ...]
+    # Of each unit: its state, whether interference was asked, whether it arrived, and which flag it waits for.
+    units: tuple[tuple[State, bool, bool, int], ...]
 
 
 class Machine:
@@ -121,12 +120,15 @@ class Machine:
         self._began = [0.0] * count  # when a blocked unit began to wait
         self._passed = [False] * count  # the pending action's interference was asked for
         self._arrived = [False] * count  # the pending barrier's own flag is set
-        self._lacking: list[set[Flag]] = [set() for _ in range(count)]  # flags that a blocked unit waits for
-        self._waiting: dict[Flag, set[int]] = {}  # units that wait for a flag
+        # A blocked unit waits for one flag at a time, in the order of its action's; those before it have been seen.
+        self._watched = [0] * count  # position of that flag
+        self._waiting: dict[Flag, list[int]] = {}  # the units that wait for a flag
         self._signals: dict[Flag, int] = {}  # number of the happening that set a flag last
         self._timeouts: dict[tuple[int, tuple[Flag, ...], int], int] = {}  # timed out, though others could go on
         self._words = 0
         self._running = count  # units that may do something again
+        if interference is not None:
+            interference.begin_run(memory)
         for unit in range(count):
             self._advance(unit, None)
 
@@ -175,7 +177,7 @@ class Machine:
             assert isinstance(action, Await | Barrier)
             key = _wait(unit, action)
             self._timeouts[key] = self._timeouts.get(key, 0) + 1
-            self.time_out(unit)
+            self.time_out(unit, script)
         elif kind == "w":
             if self.state[unit] is not State.ASLEEP:
                 raise ValueError(f"unit {unit} is {self.state[unit].name}")
@@ -223,8 +225,11 @@ class Machine:
             self._advance(unit, None)
             return spent
         elif kind is Fence:
-            if meddler is None or meddler.fences(self.units[unit], action):  # type: ignore[arg-type]
-                while self.buffers[unit].entries:
+            entries = self.buffers[unit].entries
+            if entries and (
+                meddler is None or meddler.fences(self.units[unit], action, [entry.own for entry in entries])  # type: ignore[arg-type]
+            ):
+                while entries:
                     self.drain(unit, 0)
         elif kind is Add:
             self._add(unit, action)  # type: ignore[arg-type]
@@ -243,12 +248,14 @@ class Machine:
         entry.values = _NO_VALUES  # the log keeps the entry
         self._note(Happening(unit, None, self.now, self.now, "ok", "drain", entry))
 
-    def time_out(self, unit: int) -> None:
+    def time_out(self, unit: int, script: frozenset[tuple[int, int]] | None = None) -> None:
         """A blocked unit gives up waiting."""
+        if self.interference is not None:
+            self.interference.begin_step(script)
         action = self.pending[unit]
         assert isinstance(action, Await | Barrier)
-        missing = tuple(flag for flag in _awaited(action) if self.flags.get(flag, 0) < action.value)
-        self._stop_waiting(unit)
+        missing = self._missing(action)
+        self._stop_waiting(unit, action)
         self._note(Happening(unit, action, self._began[unit], self.now, "timeout", "", self._signals_of(action)))
         self.state[unit] = State.READY
         self._advance(unit, missing)
@@ -281,7 +288,7 @@ class Machine:
                 item for item in self._timeouts.items() if any(flags.get(flag, 0) < item[0][2] for flag in item[0][1])
             ),
             tuple(tuple((e.number, e.span, e.values, e.own) for e in buffer.entries) for buffer in self.buffers),
-            tuple(zip(self.state, self._passed, self._arrived, map(frozenset, self._lacking), strict=True)),
+            tuple(zip(self.state, self._passed, self._arrived, self._watched, strict=True)),
         )
 
     def load(self, saved: Saved, pending: Iterable[Action | None]) -> None:
@@ -291,12 +298,14 @@ class Machine:
         self._timeouts = dict(saved.timeouts)
         self.pending = list(pending)
         self.results, self.errors, self.woken, self._waiting = {}, [], [], {}
-        for unit, (state, passed, arrived, lacking) in enumerate(saved.units):
+        for unit, (state, passed, arrived, watched) in enumerate(saved.units):
             self.buffers[unit].entries = [Entry(*fields) for fields in saved.buffers[unit]]
             self.state[unit], self._passed[unit], self._arrived[unit] = state, passed, arrived
-            self._lacking[unit] = set(lacking)
-            for flag in lacking:
-                self._waiting.setdefault(flag, set()).add(unit)
+            self._watched[unit] = watched
+            if state is State.BLOCKED:
+                action = self.pending[unit]
+                assert isinstance(action, Await | Barrier)
+                self._waiting.setdefault(_awaited(action)[watched], []).append(unit)
         self._running = sum(state < State.DONE for state in self.state)
 
     # ---- how ----------------------------------------------------------------------------------------------------
@@ -372,15 +381,23 @@ class Machine:
             return
         self.flags[flag] = value
         self._signals[flag] = len(self.log) - 1
-        for waiter in sorted(self._waiting.get(flag, ())):
+        for waiter in self._waiting.pop(flag, ()):
             action = self.pending[waiter]
             assert isinstance(action, Await | Barrier)
-            if value >= action.value:
-                self._waiting[flag].discard(waiter)
-                self._lacking[waiter].discard(flag)
-                if not self._lacking[waiter]:
-                    self.state[waiter] = State.READY
-                    self.woken.append(waiter)
+            if not self._watches(waiter, action, self._watched[waiter]):
+                self._watched[waiter] = 0
+                self.state[waiter] = State.READY
+                self.woken.append(waiter)
+
+    def _watches(self, unit: int, action: Await | Barrier, first: int) -> bool:
+        """Makes a unit wait for the first flag, from this position on, that isn't there; False: all are."""
+        flags, value, get = _awaited(action), action.value, self.flags.get
+        for position in range(first, len(flags)):
+            if get(flags[position], 0) < value:
+                self._watched[unit] = position
+                self._waiting.setdefault(flags[position], []).append(unit)
+                return True
+        return False
 
     def _wipe(self, unit: int, action: Signal | Barrier) -> None:
         """A fault may reset flags right after a signal."""
@@ -397,31 +414,31 @@ class Machine:
             self._note(Happening(unit, action, self.now, self.now, "ok", "arrive"))
             self._signal(unit, action.own, action.value)
             self._wipe(unit, action)
-        flags, value, get = _awaited(action), action.value, self.flags.get
-        lacking = {flag for flag in flags if get(flag, 0) < value}
-        if lacking and self.interference is not None:
+        if not self._watches(unit, action, 0):
+            return (), "ok", self.now, self._signals_of(action)
+        if self.interference is not None:
             ending = self.interference.passes(self.units[unit], action)
             if ending is not None:
-                missing = () if ending == "ok" else tuple(flag for flag in flags if flag in lacking)
+                self._stop_waiting(unit, action)
+                missing = () if ending == "ok" else self._missing(action)
                 return missing, ending, self.now, self._signals_of(action)
-        if not lacking:
-            return (), "ok", self.now, self._signals_of(action)
         self._arrived[unit] = True
         self.state[unit] = State.BLOCKED
-        self._lacking[unit] = lacking
-        for flag in lacking:
-            self._waiting.setdefault(flag, set()).add(unit)
         return None
+
+    def _missing(self, action: Await | Barrier) -> tuple[Flag, ...]:
+        return tuple(flag for flag in _awaited(action) if self.flags.get(flag, 0) < action.value)
 
     def _signals_of(self, action: Await | Barrier) -> tuple[int, ...]:
         """The signals that an awaiting unit has seen; of one that gave up, those that had come."""
+        if not self._keeps_log:
+            return ()
         value, get = action.value, self.flags.get
-        return tuple(self._signals[flag] for flag in _awaited(action) if get(flag, 0) >= value)
+        return tuple(self._signals.get(flag, -1) for flag in _awaited(action) if get(flag, 0) >= value)
 
-    def _stop_waiting(self, unit: int) -> None:
-        for flag in self._lacking[unit]:
-            self._waiting[flag].discard(unit)
-        self._lacking[unit] = set()
+    def _stop_waiting(self, unit: int, action: Await | Barrier) -> None:
+        self._waiting[_awaited(action)[self._watched[unit]]].remove(unit)
+        self._watched[unit] = 0
 
     def _note(self, happening: Happening) -> None:
         if self._keeps_log:

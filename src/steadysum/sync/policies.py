@@ -190,8 +190,12 @@ def collect(
     raise _stale(party, slot, fault or "", "read")
 
 
-def finish(party: Party, place: Place) -> Steps[None]:
+def finish(party: Party, place: Place, before: Sequence[Flag] = ()) -> Steps[None]:
     """The exit barrier: nobody reuses a slot before all have read.
+
+    Args:
+        before: the flags that the barrier before it did without. If their cores are missing again, the fault is theirs:
+            others that are missing may still wait for them at that barrier.
 
     Raises:
         SyncTimeout: naming the cores that didn't come.
@@ -200,7 +204,8 @@ def finish(party: Party, place: Place) -> Steps[None]:
         return
     missing = yield from meet(party, place, "exit")
     if missing:
-        raise _timeout(party, missing, "exit barrier", party.attempts)
+        again = [flag for flag in missing if flag.core in cores_of(before)]
+        raise _timeout(party, again or missing, "exit barrier", party.attempts)
 
 
 def exchange(
@@ -219,7 +224,7 @@ def exchange(
     for slot in slots:
         found.append((yield from collect(party, Place(party.epoch, 2, 0, "exchange"), slot, 1, missing)))
     result = yield Compute(Place(party.epoch, 2, 0, "exchange"), lambda: fold(found), 0.1, "fold")
-    yield from finish(party, Place(party.epoch, 3, 0, "exit"))
+    yield from finish(party, Place(party.epoch, 3, 0, "exit"), missing)
     return result  # type: ignore[no-any-return]
 
 

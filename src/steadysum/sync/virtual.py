@@ -88,8 +88,7 @@ class VirtualRunner:
 
 def _choose(launch: Launch, scheduler: Scheduler) -> Run:
     taken: list[Choice] = []
-    _outside(launch, launch.begin, None, BEGIN, taken)
-    machine = _machine(launch)
+    machine = _begin(launch, None, taken)
     while not _is_over(launch, machine):
         choices = machine.choices()
         if not choices or len(taken) > MOST_CHOICES:
@@ -111,8 +110,7 @@ def replay(launch: Launch, schedule: Schedule) -> Run:
     first = frozenset[tuple[int, int]]()
     if remaining and remaining[0][0].kind == BEGIN.kind:
         first = remaining.pop(0)[1]
-    _outside(launch, launch.begin, first, BEGIN, taken)
-    machine = _machine(launch)
+    machine = _begin(launch, first, taken)
     for position, (choice, script) in enumerate(remaining):
         machine.now = float(len(taken))
         try:
@@ -143,8 +141,7 @@ class _Clocked:
 
     def run(self) -> Run:
         launch, taken = self._launch, self._taken
-        _outside(launch, launch.begin, None, BEGIN, taken)
-        self._machine = machine = _machine(launch, self._duration)
+        self._machine = machine = _begin(launch, None, taken, self._duration)
         for unit in range(len(machine.units)):
             self._push(0.0, _STEP, unit, None)
         heap = self._heap
@@ -169,7 +166,7 @@ class _Clocked:
                         continue
                     machine.now = time
                     machine.time_out(unit)
-                    taken.append(Choice("t", unit))
+                    _keep(taken, Choice("t", unit), launch)
                     self._push(time, _STEP, unit, None)
             elif machine.state[unit] is State.ASLEEP:
                 machine.now = time
@@ -254,29 +251,26 @@ class _Clocked:
             self._push(left, _DRAIN, unit, entry)
 
 
-def _machine(launch: Launch, duration: Callable[[int, Action], float] | None = None) -> Machine:
-    return Machine(
-        launch.memory, launch.programs(), launch.interference, duration, retries=launch.retries, log=launch.log
-    )
-
-
-def _outside(
+def _begin(
     launch: Launch,
-    work: Callable[[], None] | None,
     script: frozenset[tuple[int, int]] | None,
-    choice: Choice,
     taken: list[Choice],
-) -> None:
-    """Work before the first step, or after the last one, in which faults may act."""
-    if launch.interference is not None:
-        launch.interference.begin_step(script)
-    if work is not None:
-        work()
-        _keep(taken, choice, launch)
+    duration: Callable[[int, Action], float] | None = None,
+) -> Machine:
+    """Work before the first step, and all programs up to their first actions; faults may act in both."""
+    meddler = launch.interference
+    if meddler is not None:
+        meddler.begin_step(script)
+    if launch.begin is not None:
+        launch.begin()
+    machine = Machine(launch.memory, launch.programs(), meddler, duration, retries=launch.retries, log=launch.log)
+    if launch.begin is not None or (meddler is not None and meddler.acted):
+        _keep(taken, BEGIN, launch)
+    return machine
 
 
 def _keep(taken: list[Choice], choice: Choice, launch: Launch) -> None:
-    if launch.interference is not None and choice.kind in "sbe":
+    if launch.interference is not None and choice.kind in "sbet":
         taken.extend(Choice("f", fault, opportunity) for fault, opportunity in launch.interference.acted)
     taken.append(choice)
 
@@ -287,7 +281,11 @@ def _is_over(launch: Launch, machine: Machine) -> bool:
 
 def _close(launch: Launch, machine: Machine, taken: list[Choice], script: frozenset[tuple[int, int]] | None) -> Run:
     machine.flush()
-    _outside(launch, launch.end, script, END, taken)
+    if launch.end is not None:  # faults may act in what comes after the last step as well
+        if launch.interference is not None:
+            launch.interference.begin_step(script)
+        launch.end()
+        _keep(taken, END, launch)
     stuck = () if launch.stops_at_error and machine.errors else _units(machine, State.BLOCKED, State.ASLEEP)
     return Run(
         machine.results,
