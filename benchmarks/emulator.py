@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from steadysum.settings import Settings
 
 from benchmarks.bars import QUICK_ROUNDS
 from benchmarks.results import Measure
@@ -18,6 +17,7 @@ from steadysum.cores.device import CORES, Device
 from steadysum.diagnosis.arguments import Shape
 from steadysum.diagnosis.operands import random_operands
 from steadysum.diagnosis.probes import torch_threads
+from steadysum.settings import Settings
 from steadysum.sync.policies import POLICIES
 from steadysum.timing import measure_in_turn, median_ratio, wall_clock
 

@@ -106,7 +106,7 @@ class KernelUnavailableError(SteadySumError, RuntimeError):
     """A kernel named by the caller can't run here, or can't run this problem."""
 
 
-class _NamesCores(SteadySumError):
+class _CoreError(SteadySumError):
     """Base of errors that name the cores at fault."""
 
     def __init__(self, what: str, seen: str, allowed: str, remedy: str, cores: tuple[int, ...] = ()) -> None:
@@ -115,15 +115,15 @@ class _NamesCores(SteadySumError):
         self.cores = cores  # ascending
 
 
-class AccuracyError(_NamesCores, RuntimeError):
+class AccuracyError(_CoreError, RuntimeError):
     """A result that fails a check of its accuracy, again and again."""
 
 
-class SyncTimeout(_NamesCores, TimeoutError):
+class SyncTimeout(_CoreError, TimeoutError):  # noqa: N818 - the name that the design gives it
     """Cores that didn't come to a sync point, in all the time and retries that they were given."""
 
 
-class StaleRead(_NamesCores, RuntimeError):
+class StaleRead(_CoreError, RuntimeError):  # noqa: N818
     """A record whose stamp isn't that of this call: its writer's partial isn't there, or isn't whole."""
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from steadysum.settings import Settings
 from torch import Tensor
 
 from steadysum.cores.device import Device
 from steadysum.cores.grid import Geometry
+from steadysum.settings import Settings
 from steadysum.sync.virtual import VirtualRunner
 
 SMALL = Geometry(8, 16)  # tiles of the small problems

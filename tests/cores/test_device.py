@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from steadysum.settings import Settings
 
 from steadysum.cores.device import Device
 from steadysum.cores.grid import VENDOR, Geometry
 from steadysum.errors import DeviceError, DtypeError, OperandTypeError, RangeError, ShapeError, TargetRangeError
 from steadysum.ops.online_max_sum import fused_linear_online_max_sum
+from steadysum.settings import Settings
 
 from .operators import ORDERS, POLICIES, call, device, given, same_bits, whole_numbers
 

@@ -1,4 +1,4 @@
-"""Tests of steadysum.cores.grid and layout: every column of every row is computed once, and lies in a line of its own."""
+"""Tests of steadysum.cores.grid and layout: every logit is computed once, and each writer has lines of its own."""
 
 from __future__ import annotations
 

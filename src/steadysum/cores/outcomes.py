@@ -218,8 +218,8 @@ SCENARIOS: Final = (
     Scenario(
         "crosstalk",
         "crosstalk:alignment=4",
-        "The digest of a line that a neighbour has undone doesn't fit: it is written, or the call is launched, again; in "
-        "some orders as often as that is allowed.",
+        "The digest of a line that a neighbour has undone doesn't fit: it is written, or the call is launched, again; "
+        "in some orders as often as that is allowed.",
     ),
     Scenario(
         "tail, floor",

@@ -6,8 +6,8 @@ threads (threads.py), on a virtual clock (virtual.py) and in every interleaving 
 
 The memory model, in one place:
 
-- Each unit has a store buffer. `Write` puts words into it; each word drains into memory by itself, at some later moment:
-  first-in first-out where two overlap, in any order elsewhere. So a record of several words can be seen torn.
+- Each unit has a store buffer. `Write` puts words into it; each word drains into memory by itself, at some later
+  moment: first-in first-out where two overlap, in any order elsewhere. So a record of several words can be seen torn.
 - A unit's `Read` sees its own words that haven't drained yet, and memory elsewhere.
 - `Fence` ends when the unit's store buffer is empty.
 - `Signal` isn't buffered and drains nothing: a flag can be seen before data that was written earlier.
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     """Where in the call an action stands. (epoch, index, step) is the order that the program intends."""
 
     epoch: int  # number of the call, from 1
-    index: int  # of the phase
+    index: int  # type: ignore[assignment]  # of the phase; hides tuple.index
     step: int  # within the phase: actions of equal (index, step) have no intended order among units
     phase: str  # "P2 tiles", for people
 
@@ -113,7 +113,7 @@ class Signal(NamedTuple):
 
 
 class Await(NamedTuple):
-    """Waits until all flags have reached the value; gives back the tuple of those that haven't: () unless it timed out."""
+    """Waits until all flags have reached the value; gives back those that haven't: () unless it timed out."""
 
     place: Place
     flags: tuple[Flag, ...]

@@ -1,7 +1,7 @@
 """Where faults reach into a machine: at every hook a machine asks, and by default nothing happens.
 
-A hook draws whether a fault acts, unless the step is replayed: then the script says so. What acted is told to the runner,
-which writes it into the schedule. The kinds of faults are in cores/faults.py.
+A hook draws whether a fault acts, unless the step is replayed: then the script says so. What acted is told to the
+runner, which writes it into the schedule. The kinds of faults are in cores/faults.py.
 """
 
 from __future__ import annotations

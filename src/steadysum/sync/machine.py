@@ -1,7 +1,7 @@
 """The state of one run of programs over shared memory, and every way in which it can go on.
 
-A machine does what it is told: a unit's next action, one word's drain, the end of a wait, the end of a sleep. Who chooses
-is a runner's matter. Its choices, in order, are the whole of a run: taken again, they give the same run.
+A machine does what it is told: a unit's next action, one word's drain, the end of a wait, the end of a sleep. Who
+chooses is a runner's matter. Its choices, in order, are the whole of a run: taken again, they give the same run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from steadysum.sync.actions import (
     Compute,
     Fence,
     Flag,
-    Note,
     Program,
     Read,
     Signal,
@@ -39,9 +38,9 @@ __all__ = ["Choice", "Happening", "Machine", "Saved", "State"]
 class Choice(NamedTuple):
     """One way in which a run goes on. Written `s3`, `d2.0`, `t5`, `w1`, `f0.1`."""
 
-    kind: str  # s: step of a unit; d: a drain; t: an await times out; w: a sleeper wakes; f: a fault acts in the next step
+    kind: str  # s: a unit's step; d: a drain; t: a wait times out; w: a sleeper wakes; f: a fault acts in the next step
     unit: int  # number of the unit; of a fault: its number
-    index: int = 0  # of a drain: position in the store buffer; of a fault: number of the opportunity
+    index: int = 0  # type: ignore[assignment]  # of a drain: position in the store buffer; of a fault: number of the opportunity
 
 
 class State(IntEnum):
@@ -220,7 +219,7 @@ class Machine:
         elif kind is Signal:
             # The log's entry comes first: its number is what those that it wakes are satisfied by.
             self._note(Happening(unit, action, begin, begin + spent, "ok"))
-            self._signal(unit, action.flag, action.value)  # type: ignore[union-attr]
+            self._signal(action.flag, action.value)  # type: ignore[union-attr]
             self._wipe(unit, action)  # type: ignore[arg-type]
             self._advance(unit, None)
             return spent
@@ -376,7 +375,7 @@ class Machine:
             self.interference.stored(span, self.memory.load(span))
         self.memory.store(span, values)
 
-    def _signal(self, unit: int, flag: Flag, value: int) -> None:
+    def _signal(self, flag: Flag, value: int) -> None:
         if value <= self.flags.get(flag, 0):
             return
         self.flags[flag] = value
@@ -412,7 +411,7 @@ class Machine:
         self._began[unit] = self.now
         if type(action) is Barrier:
             self._note(Happening(unit, action, self.now, self.now, "ok", "arrive"))
-            self._signal(unit, action.own, action.value)
+            self._signal(action.own, action.value)
             self._wipe(unit, action)
         if not self._watches(unit, action, 0):
             return (), "ok", self.now, self._signals_of(action)

@@ -161,9 +161,7 @@ def publish(party: Party, place: Place, slot: Slot, count: int, payload: Payload
     raise _stale(party, slot, fault or "", "written")
 
 
-def collect(
-    party: Party, place: Place, slot: Slot, count: int | None, missing: Sequence[Flag] = ()
-) -> Steps[Payload]:
+def collect(party: Party, place: Place, slot: Slot, count: int | None, missing: Sequence[Flag] = ()) -> Steps[Payload]:
     """Reads another unit's record, and gives back a payload that is proven to be of this call.
 
     Args:

@@ -1,7 +1,8 @@
 """Records: a payload in shared memory with a stamp that says of which call it is, whose, and whether it is whole.
 
-The stamp is one line, and each part of the payload is a word of its own: they drain separately, so that a reader can see
-half of a record. The digest in the stamp covers epoch, writer, count and payload: what it doesn't fit is stale or torn.
+The stamp is one line, and each part of the payload is a word of its own: they drain separately, so that a reader can
+see half of a record. The digest in the stamp covers epoch, writer, count and payload: what it doesn't fit is stale or
+torn.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Stamp(NamedTuple):
 
     epoch: int  # number of the call
     core: int  # writer
-    count: int  # of the partials merged into the payload
+    count: int  # type: ignore[assignment]  # of the partials merged into the payload
     digest: int  # of the three above and the payload
 
 
@@ -47,7 +48,7 @@ def digest(epoch: int, core: int, count: int, payload: Payload) -> int:
     """CRC-32 over the header and the payload's bytes: sees every change of up to 32 adjacent bits."""
     value = zlib.crc32(b"%d,%d,%d" % (epoch, core, count))
     for part in payload:
-        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8), value)
+        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
     return value
 
 
