@@ -88,7 +88,7 @@ RIGHT = judge_call(EXPECTED, EXPECTED)
         ([deviation([4, 5, 6, 7], 0.5)], "in whole groups of 4 rows"),
         ([deviation([3, 4, 5, 6], 0.5)], "not in whole groups of 4 rows"),
         ([deviation([0], 2.0), deviation([5], 3.0)], "always high"),
-        ([deviation([0], 2.0), deviation([5], 0.3)], "low and high"),
+        ([deviation([0], 2.0), deviation([5], 0.3), deviation([5], 0.5)], "low in 2 and high in 1 of 3"),
         ([deviation([0], torch.nan)], "NaN in 1 of them"),
         ([RIGHT, deviation([0], 2.0)] * 4, "in every second call"),
     ],

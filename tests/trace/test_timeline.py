@@ -139,16 +139,21 @@ def test_the_picture_says_that_its_axis_is_cut_and_how_many_events_were_dropped(
     assert "cut" in figure.axes[0].get_xlabel()
 
 
-def test_the_label_of_a_late_write_hides_neither_end_of_its_arrow(tmp_path: Path) -> None:
+def test_labels_hide_no_end_of_an_arrow_and_no_other_label(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is missing: extra `report`")
-    trace, highlights = _stale(cores=6, late=5)
-    figure = timeline_figure(trace, highlights[:1])
+    trace, highlights = _stale(cores=4, late=3)
+    figure = timeline_figure(trace, highlights)  # of three cores, two units each
     figure.savefig(tmp_path / "any.png")
     axes = figure.axes[0]
-    label = next(text for text in axes.texts if text.get_text() == TEXT).get_window_extent()
-    arrow: Any = next(text for text in axes.texts if getattr(text, "arrow_patch", None) is not None)
-    for end in (arrow.xy, arrow.xyann):
-        assert not label.contains(*axes.transData.transform(end))
+    labels = [text.get_window_extent() for text in axes.texts if TEXT in text.get_text()]
+    assert len(labels) == 3
+    arrows: list[Any] = [text for text in axes.texts if getattr(text, "arrow_patch", None) is not None]
+    assert len(arrows) == 6
+    for place, label in enumerate(labels):
+        assert not any(label.overlaps(other) for other in labels[:place])
+        for arrow in arrows:
+            assert not label.contains(*axes.transData.transform(arrow.xy))
+            assert not label.contains(*axes.transData.transform(arrow.xyann))
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ SCENARIOS: Final = (
     Scenario(
         "reordered",
         "reordered:site=max,core=1,phase=P2,most=1",
-        "The read-back, the product's stamp or the reader's check finds words missing, and tries again.",
+        "A reader that finds words missing reads again; here the next write of the slot, in order, came first.",
         (1,),
     ),
     Scenario(

@@ -128,6 +128,6 @@ def _round_step(step: float) -> float:
 def interval(microseconds: float) -> str:
     """A length of time for people: 250 us, 5.1 ms, 7.86 s."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if abs(microseconds) >= size:
+        if abs(microseconds) >= 0.9995 * size:  # 999.9 ms is rounded to 1 s, not to 1e+03 ms
             return f"{microseconds / size:.3g} {unit}"
     return f"{microseconds:.3g} us"

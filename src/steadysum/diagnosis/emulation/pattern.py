@@ -56,7 +56,10 @@ class Pattern:
         elif not self.lows:
             found.append("always high: something is counted twice, or padding is counted")
         else:
-            found.append("low and high: values of another call, or damaged ones")
+            found.append(
+                f"low in {self.lows} and high in {self.highs} of {total}: a missing contribution makes a row low; "
+                "values of another call, or damaged ones, go both ways"
+            )
         rows = self.geometry.half_rows
         if self.whole == total:
             found.append(f"in whole groups of {rows} rows, which one vector unit takes: whole partials are wrong")
