@@ -3,7 +3,8 @@
     python tools/draw_stale_partial.py
 
 A device of four cores, one tile each; core 1 is late by three seconds when its tile is ready, which is longer than
-sync_wait_timeout. Writes docs/pictures/stale-partial.svg and docs/pictures/enhanced.svg, and prints what the calls gave.
+sync_wait_timeout. Writes docs/pictures/stale-partial.svg and docs/pictures/enhanced.svg, and prints what the calls
+gave.
 """
 
 from __future__ import annotations
