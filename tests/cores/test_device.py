@@ -12,6 +12,7 @@ from steadysum.cores.grid import VENDOR, Geometry
 from steadysum.errors import DeviceError, DtypeError, OperandTypeError, RangeError, ShapeError, TargetRangeError
 from steadysum.ops.online_max_sum import fused_linear_online_max_sum
 from steadysum.settings import Settings
+from steadysum.sync.threads import ThreadRunner
 
 from .operators import ORDERS, POLICIES, call, device, given, same_bits, whole_numbers
 
@@ -73,6 +74,14 @@ def test_bits_do_not_depend_on_the_order_of_what_happens(policy: str, order: str
     expected = call(device(policy), operands)
     for seed in range(10):
         assert same_bits(call(device(policy, order=order, seed=seed), operands), expected)
+
+
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_on_real_threads_it_has_the_bits_of_the_virtual_clock(policy: str) -> None:
+    operands = given(37, 5, 90)
+    on = device(policy, runner=ThreadRunner())
+    assert all(same_bits(call(on, operands), call(device(policy), operands)) for _ in range(3))
+    assert on.trace().events
 
 
 def test_bits_do_not_depend_on_the_callers_threads() -> None:

@@ -151,6 +151,7 @@ def test_what_a_policy_has_healed_is_counted_as_noticed_and_right() -> None:
     report = run_campaign(small("enhanced", ("dropped:site=max,most=1",), load=0.0, calls=5))
     assert report.outcomes[Outcome.RIGHT] == 5
     assert (report.noticed, report.noticed_and_right) == (1, 1)
+    assert "the policy saw something wrong in 1 call; of these, 1 ended right" in text_of(render_emulation(report))
     assert report.exit_code == 0
 
 

@@ -49,7 +49,7 @@ HOST: Final = Unit(-1, "host")
 class Runner(Protocol):
     """What runs a launch: VirtualRunner, ThreadRunner, or the replay of saved schedules."""
 
-    def run(self, launch: Launch, call: str = "0") -> Run:
+    def run(self, launch: Launch, call: int | str = 0) -> Run:
         """One launch; `call` names it."""
         ...
 

@@ -48,7 +48,7 @@ __all__ = ["ThreadRunner"]
 class ThreadRunner:
     """Runs programs on threads, in real time. Ctrl-C ends all of them, and is raised again."""
 
-    def run(self, launch: Launch) -> Run:
+    def run(self, launch: Launch, call: int | str = 0) -> Run:  # noqa: ARG002 - nothing is drawn by it
         """One run. Its schedule is empty, times are microseconds of time.perf_counter, and `retries` isn't asked.
 
         Raises:

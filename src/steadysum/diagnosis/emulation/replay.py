@@ -68,13 +68,13 @@ class ReplayRunner:
             f"{line.call}.{attempt}": parse_schedule(text) for attempt, text in enumerate(line.schedules)
         }
 
-    def run(self, launch: Launch, call: str = "0") -> Run:
+    def run(self, launch: Launch, call: int | str = 0) -> Run:
         """One launch.
 
         Raises:
             ScheduleError: no schedule was saved for it, or it doesn't fit.
         """
-        schedule = self._schedules.get(call)
+        schedule = self._schedules.get(str(call))
         if schedule is None:
             raise ScheduleError(
                 f"launch {call}",

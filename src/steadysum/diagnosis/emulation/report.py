@@ -124,10 +124,10 @@ def _details(report: EmulationReport) -> Iterator[Text]:
         cores = f", naming core {', '.join(map(str, raised.cores))}" if raised.cores else ""
         lines.append(f"{_plural(count, 'call')} raised {raised.error}{cores}")
     if report.noticed:
-        again = f", {report.launched_again} by launching again" if report.launched_again else ""
+        again = f"{report.launched_again} were launched again, and " if report.launched_again else ""
         lines.append(
-            f"the policy saw something wrong in {_plural(report.noticed, 'call')}; "
-            f"{report.noticed_and_right} of them ended right{again}"
+            f"the policy saw something wrong in {_plural(report.noticed, 'call')}; of these, "
+            f"{again}{report.noticed_and_right} ended right"
         )
     if report.worst is not None:
         largest, call, rows, first = report.worst
