@@ -102,7 +102,10 @@ def draw_arms(policy: int, calls: int, turn: int, draw: random.Random) -> Armory
     scenarios = allowed(policy)
     first = scenarios[turn % len(scenarios)]
     chosen = [first, draw.choice([other for other in scenarios if names_its_core(other) == names_its_core(first)])]
-    core = draw.randrange(CORES)
+    own = Arm.parse(
+        first.arm
+    ).core  # in the first round: where the table shows that it acts; some cores have no P3 here
+    core = draw.randrange(CORES) if turn >= len(scenarios) or own is None else own
     armed: list[tuple[Arm, Scenario]] = []
     for scenario in dict.fromkeys(chosen):
         once, lasting = scenario.name in _OWN_WORK, scenario.name in ("dead", "slow")
