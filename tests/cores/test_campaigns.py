@@ -132,7 +132,7 @@ def test_1000_calls_with_load_and_a_fault_have_the_same_events_and_bits_again() 
     def campaign() -> list[tuple[object, ...]]:
         fault = Arm.parse("stale:site=max,phase=P3,probability=0.1")
         on = device("legacy", 2, load=Load(30.0), faults=(fault,), seed=5)
-        found = []
+        found: list[tuple[object, ...]] = []
         for number in range(1000):
             outputs = call(on, given(8, 2, 32, seed=number % 2))
             assert on.last is not None
