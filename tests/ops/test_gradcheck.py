@@ -354,10 +354,10 @@ def roundings(case: Case, operands: Operands) -> tuple[float, ...]:
 def test_gradients_are_as_good_as_those_of_the_plain_computation(
     kernel: str, name: str, which: str, dtype: torch.dtype
 ) -> None:
-    """At most three times its error in the same dtype, plus one rounding of each term and of the result.
+    """At most twice its error in the same dtype, plus two roundings of each term (exp, quotient) and one of the result.
 
-    Torch's own error depends on its instructions: with AVX-512 (not with ATEN_CPU_CAPABILITY=avx2) it is so much
-    smaller that twice of it is missed in one case here; the bits of `native` are the same on both.
+    Torch's own error depends on its instructions: with AVX-512 (not with ATEN_CPU_CAPABILITY=avx2) it is far below the
+    roundings of the terms in one case here; the bits of `native` are the same on both.
     """
     missing = kernels.get(kernel).missing()
     if missing is not None:
@@ -370,6 +370,6 @@ def test_gradients_are_as_good_as_those_of_the_plain_computation(
     for what, *gradients, floor in zip(("input", "weight", "bias"), found, plain, exact, floors, strict=True):
         own, by_torch, right = gradients
         assert own.dtype == dtype
-        allowed = 3 * rms(by_torch.double() - right) + floor + torch.finfo(dtype).eps * rms(right)
+        allowed = 2 * rms(by_torch.double() - right) + 2 * floor + torch.finfo(dtype).eps * rms(right)
         error = rms(own.double() - right)
         assert error <= allowed, f"{what}: root-mean-square error {error:.3g}, allowed {allowed:.3g}"
