@@ -98,7 +98,8 @@ def tiles_of(logits: Tensor) -> list[Tensor]:
 
 def targets_of(logits: Tensor, seed: int) -> Tensor:
     """Each row's logit of the target that the operands of this seed have."""
-    _, _, target = operands(*logits.shape, seed)
+    rows, vocab = logits.shape
+    _, _, target = operands(rows, vocab, seed)
     return logits.gather(1, target[:, None])[:, 0]
 
 
