@@ -50,7 +50,7 @@ def _calls(policy: int, calls: int) -> Measure:
         "",
         1000 * median,
         SLOWEST_CALL if policy in BARRED else None,
-        f"{1 / median:.0f} calls a second on one thread",
+        f"{1 / median:.0f} calls a second on one thread; {len(seconds) / sum(seconds):.0f} over all of them",
         {"device": median},
         calls,
         unit="ms",

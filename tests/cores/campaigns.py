@@ -167,13 +167,13 @@ def run_armory(policy: int, armory: Armory, order: str, seed: int, calls: int) -
 
 
 def run_campaign(policy: int, calls: int, seed: int, each: int, after: Callable[[int], None] | None = None) -> Tally:
-    """So many calls, `each` on one device; random and PCT orders in turn."""
-    draw = random.Random(f"{policy}/{seed}")
+    """At least so many calls, `each` on one device; random and PCT in turn, the other way round in each next round."""
+    draw, scenarios = random.Random(f"{policy}/{seed}"), len(allowed(policy))
     right = raised = named_one = 0
     acted: Counter[str] = Counter()
-    for turn in range(calls // each):
+    for turn in range(-(-calls // each)):
         armory = draw_arms(policy, each, turn, draw)
-        order = ("random", "pct")[turn % 2]
+        order = ("random", "pct")[(turn % scenarios + turn // scenarios) % 2]
         tally = run_armory(policy, armory, order, draw.randrange(2**31), each)
         right, raised, named_one = right + tally.right, raised + tally.raised, named_one + tally.named
         acted += tally.acted

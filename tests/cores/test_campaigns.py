@@ -18,7 +18,7 @@ from steadysum.sync.fingerprint import fingerprint
 from .campaigns import allowed, armed_device, problems, run_campaign, undetectable
 from .operators import Given, call, device, given, same_bits
 
-CALLS_OF_A_DEVICE, SHORT, LONG = 300, 2000, 100_000
+CALLS_OF_A_DEVICE, SHORT, LONG = 250, 2000, 100_000
 REPORTED = (0.05, 0.10)  # calls that deviate, in the field report
 REPORTS_SHAPE = (1024, 256, 512)
 UNSEEN = [(policy, scenario) for policy in (1, 2, 3) for scenario in undetectable(policy)]
@@ -26,7 +26,7 @@ UNSEEN = [(policy, scenario) for policy in (1, 2, 3) for scenario in undetectabl
 
 def every_call_is_right_or_names_the_core(policy: int, calls: int, each: int) -> None:
     tally = run_campaign(policy, calls, seed=0, each=each)
-    assert tally.right + tally.raised == calls // each * each
+    assert tally.right + tally.raised >= calls
     assert tally.right > tally.raised > 0
     assert tally.named > 0
     assert [scenario.name for scenario in allowed(policy) if not tally.acted[scenario.name]] == []

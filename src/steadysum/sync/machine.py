@@ -123,6 +123,7 @@ class Machine:
         self._watched = [0] * count  # position of that flag
         self._waiting: dict[Flag, list[int]] = {}  # the units that wait for a flag
         self._signals: dict[Flag, int] = {}  # number of the happening that set a flag last
+        self._seen: tuple[tuple[Flag, ...], int, tuple[int, ...]] | None = None  # since the last: see _signals_of
         self._timeouts: dict[tuple[int, tuple[Flag, ...], int], int] = {}  # timed out, though others could go on
         self._words = 0
         self._running = count  # units that may do something again
@@ -293,7 +294,7 @@ class Machine:
     def load(self, saved: Saved, pending: Iterable[Action | None]) -> None:
         """Goes back to a saved state, with the action that each unit's program is about to do in it."""
         self.memory.arena[:] = np.frombuffer(saved.memory, dtype=np.uint8)
-        self.flags = dict(saved.flags)
+        self.flags, self._seen = dict(saved.flags), None
         self._timeouts = dict(saved.timeouts)
         self.pending = list(pending)
         self.results, self.errors, self.woken, self._waiting = {}, [], [], {}
@@ -380,29 +381,42 @@ class Machine:
             return
         self.flags[flag] = value
         self._signals[flag] = len(self.log) - 1
+        self._seen = None
+        flags: tuple[Flag, ...] = ()
+        first, limit, position = -1, 0, 0
         for waiter in self._waiting.pop(flag, ()):
             action = self.pending[waiter]
             assert isinstance(action, Await | Barrier)
-            if not self._watches(waiter, action, self._watched[waiter]):
+            # Units at one barrier wait for the same flags: the first of them looks for the next one, the others follow.
+            if _awaited(action) is not flags or self._watched[waiter] != first or action.value != limit:
+                flags, first, limit = _awaited(action), self._watched[waiter], action.value
+                position = self._next_missing(flags, limit, first)
+            if position < len(flags):
+                self._watch(waiter, flags, position)
+            else:
                 self._watched[waiter] = 0
                 self.state[waiter] = State.READY
                 self.woken.append(waiter)
 
-    def _watches(self, unit: int, action: Await | Barrier, first: int) -> bool:
-        """Makes a unit wait for the first flag, from this position on, that isn't there; False: all are."""
-        flags, value, get = _awaited(action), action.value, self.flags.get
+    def _next_missing(self, flags: tuple[Flag, ...], value: int, first: int) -> int:
+        """Position of the first flag, from this one on, that isn't there; their number: all are."""
+        get = self.flags.get
         for position in range(first, len(flags)):
             if get(flags[position], 0) < value:
-                self._watched[unit] = position
-                self._waiting.setdefault(flags[position], []).append(unit)
-                return True
-        return False
+                return position
+        return len(flags)
+
+    def _watch(self, unit: int, flags: tuple[Flag, ...], position: int) -> None:
+        """Makes a unit wait for this one of its action's flags."""
+        self._watched[unit] = position
+        self._waiting.setdefault(flags[position], []).append(unit)
 
     def _wipe(self, unit: int, action: Signal | Barrier) -> None:
         """A fault may reset flags right after a signal."""
         if self.interference is not None:
             for flag in self.interference.signalled(self.units[unit], action, self.memory):
                 self.flags.pop(flag, None)
+                self._seen = None
 
     def _wait_for(self, unit: int, action: Await | Barrier) -> tuple[tuple[Flag, ...], str, float, Any] | None:
         """How a wait ends at once: what is missing, its outcome, its begin, the signals. None: the unit is blocked."""
@@ -413,8 +427,11 @@ class Machine:
             self._note(Happening(unit, action, self.now, self.now, "ok", "arrive"))
             self._signal(action.own, action.value)
             self._wipe(unit, action)
-        if not self._watches(unit, action, 0):
+        flags = _awaited(action)
+        position = self._next_missing(flags, action.value, 0)
+        if position == len(flags):
             return (), "ok", self.now, self._signals_of(action)
+        self._watch(unit, flags, position)
         if self.interference is not None:
             ending = self.interference.passes(self.units[unit], action)
             if ending is not None:
@@ -432,8 +449,13 @@ class Machine:
         """The signals that an awaiting unit has seen; of one that gave up, those that had come."""
         if not self._keeps_log:
             return ()
-        value, get = action.value, self.flags.get
-        return tuple(self._signals.get(flag, -1) for flag in _awaited(action) if get(flag, 0) >= value)
+        flags, value, get = _awaited(action), action.value, self.flags.get
+        # All units that a barrier lets go see the same signals: the first of them looks, the others take its answer.
+        if self._seen is not None and self._seen[0] is flags and self._seen[1] == value:
+            return self._seen[2]
+        signals = tuple(self._signals.get(flag, -1) for flag in flags if get(flag, 0) >= value)
+        self._seen = (flags, value, signals)
+        return signals
 
     def _stop_waiting(self, unit: int, action: Await | Barrier) -> None:
         self._waiting[_awaited(action)[self._watched[unit]]].remove(unit)

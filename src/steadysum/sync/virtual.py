@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from steadysum.errors import ScheduleError, SteadySumError
 from steadysum.sync.actions import Action, Await, Barrier, Program
+from steadysum.sync.collector import collector_held_off
 from steadysum.sync.interference import Interference
 from steadysum.sync.machine import Choice, Happening, Machine, State
 from steadysum.sync.memory import Memory
@@ -72,10 +73,11 @@ class VirtualRunner:
     def run(self, launch: Launch, call: int | str = 0) -> Run:
         """One run; `call` chooses its own stream of draws, so that calls can be replayed one by one."""
         draw = random.Random(f"{self.seed}/{call}")
-        if self.scheduler == "clock":
-            return _Clocked(launch, draw).run()
-        order = RandomOrder(draw) if self.scheduler == "random" else Pct(draw)
-        return _choose(launch, order)
+        with collector_held_off():
+            if self.scheduler == "clock":
+                return _Clocked(launch, draw).run()
+            order = RandomOrder(draw) if self.scheduler == "random" else Pct(draw)
+            return _choose(launch, order)
 
     def replay(self, launch: Launch, schedule: Schedule) -> Run:
         """The run that a schedule describes, without any clock.
@@ -100,6 +102,7 @@ def _choose(launch: Launch, scheduler: Scheduler) -> Run:
     return _close(launch, machine, taken, None)
 
 
+@collector_held_off()
 def replay(launch: Launch, schedule: Schedule) -> Run:
     """See VirtualRunner.replay."""
     taken: list[Choice] = []
