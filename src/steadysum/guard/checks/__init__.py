@@ -1,0 +1,1 @@
+"""Checks of one result, one file each; protocol.py says what a check is."""
