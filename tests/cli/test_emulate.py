@@ -96,6 +96,16 @@ def test_settings_come_from_a_file_or_a_profile_and_options_come_first(
     assert (settings()["allreduce_policy"], settings()["sync_wait_timeout"], settings()["max_retries"]) == (3, 7, 5)
     assert steadysum(*few, "--profile", "inference", "--no-async").code == 0
     assert (settings()["allreduce_policy"], settings()["enable_async"]) == (2, False)
+    assert steadysum(*few, "--config", str(file), "--profile", "training").code == 0
+    assert (settings()["allreduce_policy"], settings()["sync_wait_timeout"]) == (1, 1500)
+
+
+def test_a_mistake_in_the_file_of_settings_is_named_by_its_line(steadysum: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "settings.ini"
+    file.write_text("[GE]\nsync_wait_timeout = soon\n")
+    result = steadysum("emulate", *SMALL, "--config", str(file))
+    assert result.code == 2
+    assert "settings.ini, line 2: got 'soon'" in result.err
 
 
 def test_a_policy_in_the_environment_comes_before_the_commands_default(
@@ -194,7 +204,7 @@ MISTAKES = [
     (("--retries", "-1"), "max_retries: got -1", "from 0 to 100"),
     (("--profile", "fast"), "profile: got 'fast'", "training, inference, batch"),
     (("--settings", "{folder}/gone.ini"), "gone.ini: got No such file", "[GE]"),
-    (("--settings", "{folder}/gone.ini", "--profile", "batch"), "--settings and --profile", "one of the two"),
+    (("--config", "{folder}/gone.ini", "--profile", "batch"), "gone.ini: got No such file", "[GE]"),
     (("--save", "{folder}/no/calls"), "{folder}/no/calls: No such file", "Check the path"),
     (("--json", "{folder}/no/report.json"), "{folder}/no/report.json: No such file", "Check the path"),
     (("--replay", "{folder}/gone"), "{folder}/gone: No such file", "Check the path"),

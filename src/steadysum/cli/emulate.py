@@ -51,7 +51,9 @@ Retries = Annotated[int | None, typer.Option(help="max_retries.", show_default="
 NoAsync = Annotated[bool, typer.Option("--no-async", help="enable_async = false: no pipelining in a core.")]
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--settings", metavar="FILE.ini", help="Settings, section [GE].", show_default=False, dir_okay=False),
+    typer.Option(
+        "--config", "--settings", metavar="FILE.ini", help="Settings, section [GE].", show_default=False, dir_okay=False
+    ),
 ]
 Profile = Annotated[
     str | None, typer.Option(metavar="NAME", help="Settings: training, inference or batch.", show_default=False)

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from steadysum.cores.faults import Arm
 from steadysum.cores.grid import Geometry
-from steadysum.diagnosis.emulation.plan import CLOCK, SETTINGS
-from steadysum.errors import OptionError, RangeError
-from steadysum.settings import Settings
+from steadysum.diagnosis.emulation.plan import CLOCK
+from steadysum.errors import RangeError
+from steadysum.settings import CONFIG, PROFILE, Settings, resolve
 
 __all__ = ["load_of", "parse_faults", "parse_tile", "settings_of"]
 
 # The command shows the field's fault unless a policy is asked for: by an option, a file, a profile, the environment.
 DEFAULT_POLICY: Final = "legacy"
-_POLICY_VARIABLE: Final = "STEADYSUM_ALLREDUCE_POLICY"
+_OUTSIDE: Final = ("STEADYSUM_ALLREDUCE_POLICY", CONFIG, PROFILE)
 
 
 def settings_of(
@@ -28,37 +28,23 @@ def settings_of(
     file: Path | None = None,  # INI
     profile: str | None = None,
 ) -> Settings:
-    """The settings of a file or a profile, or the defaults, changed by what else is given.
+    """The settings of these options, and what `resolve` finds for the others.
 
     Raises:
         SettingsError: a value outside of its range, an unknown profile, a file that can't be used.
-        OptionError: both a file and a profile.
     """
-    if file is not None and profile is not None:
-        raise OptionError(
-            "--settings and --profile",
-            f"{file} and {profile}",
-            "one of the two",
-            "Write the profile's values into the file.",
-        )
-    if file is not None:
-        base = Settings.from_ini(file)
-    elif profile is not None:
-        base = Settings.profile(profile)
-    else:
-        base = Settings()
-        if policy is None and _POLICY_VARIABLE not in os.environ:
-            policy = DEFAULT_POLICY
-    changes: dict[str, Any] = {}
+    if policy is None and file is None and profile is None and not any(name in os.environ for name in _OUTSIDE):
+        policy = DEFAULT_POLICY
+    options: dict[str, Any] = {}
     if policy is not None:
-        changes["allreduce_policy"] = int(policy) if policy.isascii() and policy.isdecimal() else policy
+        options["allreduce_policy"] = int(policy) if policy.isascii() and policy.isdecimal() else policy
     if timeout is not None:
-        changes["sync_wait_timeout"] = timeout
+        options["sync_wait_timeout"] = timeout
     if retries is not None:
-        changes["max_retries"] = retries
+        options["max_retries"] = retries
     if no_async:
-        changes["enable_async"] = False
-    return Settings(**{**{name: getattr(base, name) for name in SETTINGS}, **changes})
+        options["enable_async"] = False
+    return resolve(options, config=file, profile=profile)
 
 
 def load_of(level: float | None, scheduler: str) -> float:
