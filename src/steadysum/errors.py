@@ -6,14 +6,21 @@ around a torch call keeps working when the call is replaced by ours. Not here: t
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AccuracyError",
+    "BundleError",
+    "BundleNotFoundError",
     "DeviceError",
     "DtypeError",
     "GradientError",
     "KernelUnavailableError",
     "LabelSmoothingError",
     "LayoutError",
+    "MetricsAddressError",
+    "MetricsFileError",
+    "MetricsFileNotFoundError",
     "MissingExtraError",
     "OperandTypeError",
     "OptionError",
@@ -116,7 +123,24 @@ class _CoreError(SteadySumError):
 
 
 class AccuracyError(_CoreError, RuntimeError):
-    """A result that fails a check of its accuracy, again and again."""
+    """A result that fails a check of its accuracy, again and again, with the evidence that there is."""
+
+    def __init__(
+        self,
+        what: str,
+        seen: str,
+        allowed: str,
+        remedy: str,
+        cores: tuple[int, ...] = (),
+        findings: tuple[Any, ...] = (),
+        attribution: str | None = None,
+        bundle: str | None = None,
+    ) -> None:
+        super().__init__(what, seen, allowed, remedy, cores)
+        self.args = (*self.args, findings, attribution, bundle)
+        self.findings = findings  # of guard.checks.protocol.Finding: what failed of the first result
+        self.attribution = attribution  # "transient", "persistent", "application", "undecided"; None: not a guard's
+        self.bundle = bundle  # the folder with all evidence, where one was written
 
 
 class SyncTimeout(_CoreError, TimeoutError):  # noqa: N818 - the name that the design gives it
@@ -143,6 +167,18 @@ class TraceFileError(SteadySumError, ValueError):
     """A file that isn't a trace, or isn't whole."""
 
 
+class MetricsAddressError(SteadySumError, OSError):
+    """An address at which metrics can't be served: taken, or none of this machine's."""
+
+
+class MetricsFileNotFoundError(SteadySumError, FileNotFoundError):
+    """A file of metrics that was asked for isn't there."""
+
+
+class MetricsFileError(SteadySumError, ValueError):
+    """A file that isn't a run's metrics, or isn't whole, or can't be told from another one's."""
+
+
 class MissingExtraError(SteadySumError, ImportError):
     """A package of an optional extra isn't installed."""
 
@@ -161,3 +197,11 @@ class UnsupportedModelError(SteadySumError, NotImplementedError):
 
 class PatchError(SteadySumError, RuntimeError):
     """A patch of another library's object that is there already, or that isn't there any more."""
+
+
+class BundleNotFoundError(SteadySumError, FileNotFoundError):
+    """A bundle that was asked for isn't there."""
+
+
+class BundleError(SteadySumError, ValueError):
+    """A folder that isn't a bundle, or isn't whole."""
