@@ -76,7 +76,9 @@ class _Values(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003 - given by name
         init_settings: PydanticBaseSettingsSource,
-        **_others: Any,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The other sources are `where_from`'s business."""
         return (init_settings,)
