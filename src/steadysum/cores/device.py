@@ -23,7 +23,7 @@ from steadysum.cores.plan import Cut, Plan
 from steadysum.cores.problem import Problem, problem_of
 from steadysum.cores.proven_phases import proven_vector
 from steadysum.cores.vendor_phases import vendor_vector
-from steadysum.errors import RangeError, SteadySumError, SyncTimeout
+from steadysum.errors import RangeError, SteadySumError, SyncTimeout, TraceNotFoundError
 from steadysum.maxsum import MaxSum
 from steadysum.ops.loss_with_max_sum import fused_cross_entropy_loss_with_max_sum
 from steadysum.ops.loss_with_max_sum_backward import fused_linear_cross_entropy_loss_with_max_sum_backward
@@ -198,12 +198,22 @@ class Device:
         return {} if self.armed is None else self.armed.counts()
 
     def hazards(self) -> Hazards:
-        """The hazards of the last call's last launch."""
+        """The hazards of the last call's last launch.
+
+        Raises:
+            TraceNotFoundError: the device keeps no log (keeps_log=False), so that nothing can be said.
+        """
+        self._require_log("hazards")
         run = self._last_run()
         return find_hazards(() if run is None else events(run))
 
     def trace(self) -> Trace:
-        """What happened in the last call, launch after launch."""
+        """What happened in the last call, launch after launch.
+
+        Raises:
+            TraceNotFoundError: the device keeps no log (keeps_log=False).
+        """
+        self._require_log("trace")
         call = self.last
         found = () if call is None else tuple(event for run in call.runs for event in events(run))
         what = {
@@ -225,6 +235,12 @@ class Device:
             self._plan = Plan(cut)
             self._memory.lay_out(self._plan.layout.regions)
         return self._plan
+
+    def _require_log(self, what: str) -> None:
+        if not self._keeps_log:
+            raise TraceNotFoundError(
+                f"{what} of a call", "a device that keeps no log", "one that does", "Make it with keeps_log=True."
+            )
 
     def _last_run(self) -> Run | None:
         return None if self.last is None else self.last.runs[-1]

@@ -27,10 +27,10 @@ class Damage(NamedTuple):
     region: str  # of a guard: the region before it
     position: int  # byte of the arena; of an operand: first byte of it
     detail: str
-    last_writer: Unit | None  # who wrote there last in the call, or nearest before a guard; None: nobody did
+    last_writer: Unit | None  # who wrote there last, or nearest before a guard; None: nobody, or no log says
 
     def __str__(self) -> str:
-        writer = "nobody in this call" if self.last_writer is None else str(self.last_writer)
+        writer = "none known in this call" if self.last_writer is None else str(self.last_writer)
         return f"{self.what} damaged at {self.region}, byte {self.position}: {self.detail}; last writer: {writer}"
 
 

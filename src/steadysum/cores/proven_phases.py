@@ -146,7 +146,11 @@ def _statistics(
 
 
 def _work(job: Job, unit: Unit, action: Compute) -> Generator[Action, Any, Any]:
-    """The result of a unit's own work; where partials are verified, done again until two results agree, bit for bit."""
+    """The result of a unit's own work; where partials are verified, done again until two results agree, bit for bit.
+
+    Raises:
+        AccuracyError: naming the unit's core: no two results agree, so none of them is proven.
+    """
     seen = [(yield action)]
     if not job.verifies:
         return seen[0]
@@ -156,7 +160,13 @@ def _work(job: Job, unit: Unit, action: Compute) -> Generator[Action, Any, Any]:
             return again
         yield Note(action.place, "retry", "stale", f"{action.label} that differs when it is done again", unit.core)
         seen.append(again)
-    return seen[-1]
+    raise AccuracyError(
+        f"{action.label} by {unit} in call {job.epoch}",
+        seen=f"{len(seen)} results, no two of which are equal",
+        allowed="the same bits whenever it is done again",
+        remedy="Run the call again; if it comes back, this core computes wrong.",
+        cores=(unit.core,),
+    )
 
 
 def _same(first: Sequence[NDArray[Any]], second: Sequence[NDArray[Any]]) -> bool:
