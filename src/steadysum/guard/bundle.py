@@ -161,6 +161,7 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
 def import_path_of(function: Callable[..., Any]) -> str | None:
     """The path by which another process can import a callable, or None: a lambda, a local function, one of __main__.
 
+    >>> import torch
     >>> import_path_of(torch.nn.functional.linear)
     'torch.nn.functional:linear'
     """
