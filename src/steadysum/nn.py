@@ -33,7 +33,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         bias: whether the linear layer has one.
         device, dtype: of its parameters.
         reduction, weight, ignore_index, label_smoothing, options: as in linear_cross_entropy.
-        z_loss, scale, softcap, valid_vocab, return_stats, kernel, gradient_filter: as in linear_cross_entropy.
+        z_loss, scale, softcap, valid_vocab, return_stats, kernel, verify, gradient_filter: as in linear_cross_entropy.
 
     Raises:
         ShapeError, LabelSmoothingError, OperandTypeError; when called, what linear_cross_entropy raises.
@@ -65,6 +65,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         valid_vocab: int | None = None,
         return_stats: bool = False,
         kernel: str = "auto",
+        verify: str = "off",
         gradient_filter: float | None = None,
     ) -> None:
         if weight is not None and weight.shape != (num_classes,):
@@ -91,6 +92,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         self.valid_vocab = valid_vocab
         self.return_stats = return_stats
         self.kernel = kernel
+        self.verify = verify
         self.gradient_filter = gradient_filter
         logits = math.prod(out_features, start=num_classes)
         self.linear = torch.nn.Linear(in_features, logits, bias=bias, device=device, dtype=dtype)
@@ -123,6 +125,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
             valid_vocab=self.valid_vocab,
             return_stats=self.return_stats,
             kernel=self.kernel,
+            verify=self.verify,
             gradient_filter=self.gradient_filter,
         )
 
@@ -141,6 +144,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
             "softcap": self.softcap,
             "valid_vocab": self.valid_vocab,
             "kernel": self.kernel,
+            "verify": self.verify,
             "gradient_filter": self.gradient_filter,
         }
         return ", ".join(f"{name}={value}" for name, value in shown.items())

@@ -48,7 +48,7 @@ npu_fused_linear_cross_entropy_loss_with_max_sum_backward = fused_linear_cross_e
 
 
 @overload
-def fused_linear_online_max_sum(input: Tensor, weight: Tensor, *, kernel: str = ...) -> Tensor: ...
+def fused_linear_online_max_sum(input: Tensor, weight: Tensor, *, kernel: str = ..., verify: str = ...) -> Tensor: ...
 
 
 @overload
@@ -63,6 +63,7 @@ def fused_linear_online_max_sum(
     round_logits: bool = ...,
     vocab_size: int | None = ...,
     kernel: str = ...,
+    verify: str = ...,
 ) -> OnlineMaxSum: ...
 
 
@@ -77,6 +78,7 @@ def fused_linear_online_max_sum(
     round_logits: bool = False,
     vocab_size: int | None = None,
     kernel: str = "auto",
+    verify: str = "off",
 ) -> Tensor | OnlineMaxSum:
     """The vendor's operator; or, with two arguments, the softmax of a linear layer as the field report writes it.
 
@@ -86,6 +88,7 @@ def fused_linear_online_max_sum(
         target, vocab_start_index, vocab_end_index: all three, or none.
         return_logits, round_logits, vocab_size: of the vendor's form alone.
         kernel: "auto" or a kernel's name.
+        verify: as in linear_max_sum.
 
     Returns:
         The vendor's results; or the softmax [..., out], fp32 (fp64 for fp64 operands), which has gradients.
@@ -108,6 +111,7 @@ def fused_linear_online_max_sum(
             round_logits=round_logits,
             vocab_size=vocab_size,
             kernel=kernel,
+            verify=verify,
         )
     given = {
         "target": target is not None,
@@ -126,7 +130,7 @@ def fused_linear_online_max_sum(
             remedy="Pass all five for the vendor's statistics, or two for the softmax.",
         )
     _check_report_weight(input, weight)
-    return linear_softmax(input, weight.T, kernel=kernel)
+    return linear_softmax(input, weight.T, kernel=kernel, verify=verify)
 
 
 def _check_report_weight(x: Tensor, weight: Tensor) -> None:

@@ -63,6 +63,7 @@ def patch_transformers(
     *,
     when: Literal["training", "labels"] = "training",
     kernel: str = "auto",
+    verify: str = "off",
     gradient_filter: float | None = None,
     logits: Logits | None = None,
 ) -> TransformersPatch:
@@ -80,7 +81,7 @@ def patch_transformers(
         model: a transformers.PreTrainedModel of one of ARCHITECTURES, not yet patched. Of a wrapped model (PEFT,
             DistributedDataParallel), the model inside.
         when: "training": in training mode only; "labels": in evaluation mode, too.
-        kernel, gradient_filter: as in linear_cross_entropy.
+        kernel, verify, gradient_filter: as in linear_cross_entropy.
         logits: for a model that isn't in ARCHITECTURES: what its forward does to its logits.
 
     Returns:
@@ -96,7 +97,7 @@ def patch_transformers(
         raise RangeError("when", repr(when), "'training' or 'labels'", "'labels' includes evaluation.")
     rule, head, stock = _accept(model, logits)
     position = list(inspect.signature(model.forward).parameters).index("labels")
-    fused = _FusedLoss(rule, when, kernel, gradient_filter, position, stock)
+    fused = _FusedLoss(rule, when, kernel, verify, gradient_filter, position, stock)
     before = {name: value for name, value in model.__dict__.items() if name == "_loss_function"}
     handles = [
         model.register_forward_pre_hook(fused.begin, with_kwargs=True),
@@ -188,6 +189,7 @@ class _FusedLoss:
         rule: Logits,
         when: str,
         kernel: str,
+        verify: str,
         gradient_filter: float | None,
         labels_position: int,
         stock: Callable[..., Tensor],
@@ -195,6 +197,7 @@ class _FusedLoss:
         self.rule = rule
         self.when = when
         self.kernel = kernel
+        self.verify = verify
         self.gradient_filter = gradient_filter
         self.labels_position = labels_position
         self.stock = stock
@@ -279,6 +282,7 @@ class _FusedLoss:
             scale=call.scale,
             softcap=call.softcap,
             kernel=self.kernel,
+            verify=self.verify,
             gradient_filter=self.gradient_filter,
         )
         if num_items_in_batch is None:

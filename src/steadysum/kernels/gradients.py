@@ -69,5 +69,6 @@ def zeros(call: Operands, wanted: Wanted) -> Gradients:
 
 
 # From the statistics of rows [start, stop) of the call (counted among the rows that take part) to the coefficients of
-# their logits' gradient. Called once per chunk, chunks in ascending order.
+# their logits' gradient. Called once per chunk, chunks in ascending order. A kernel that verifies its results may begin
+# again: what was given for chunks up to then is void when row 0 comes once more.
 PullBack = Callable[[Statistics, int, int], LogitGradient]

@@ -83,6 +83,8 @@ class Operands:
     dense: Tensor | None = None  # [N, V], any floating dtype and strides: class probabilities, or an upstream gradient
     # The rows that take part: row i of the call (of N) is row kept[i] of input. None: all, and N = M.
     kept: Tensor | None = None  # [N], int64, ascending
+    # Where these are some rows of a call of the caller's: which ones, for messages. None: they are its rows.
+    numbers: Tensor | range | None = None  # [N]
     # Where the weight lies in a larger vocabulary, which decides how it is cut. Targets, class weights and the dense
     # matrix go by the weight's own columns.
     shard: Shard | None = None
@@ -129,6 +131,9 @@ class Operands:
         temperature = self.temperature
         if temperature is not None and self.temperature_per_row:
             temperature = temperature[start:stop]
+        numbers = self.numbers
+        if numbers is None:
+            numbers = range(self.size) if self.kept is None else self.kept
         return replace(
             self,
             input=self.input[start:stop] if self.kept is None else self.input[self.kept[start:stop]],
@@ -136,6 +141,7 @@ class Operands:
             target=None if self.target is None else self.target[start:stop],
             dense=None if self.dense is None else self.dense[start:stop],
             kept=None,
+            numbers=numbers[start:stop],
         )
 
     @property

@@ -35,25 +35,25 @@ def supports(problem: Problem) -> str | None:
 
 def statistics(calls: Sequence[Operands]) -> list[Statistics]:
     """max, sum_exp, and what else each call asks for."""
-    return [_statistics(call, _logits(call)) for call in calls]
+    return [statistics_of(call, logits_of(call)) for call in calls]
 
 
 def logits(call: Operands, out: Tensor) -> Statistics:
     """Write the logits [N, V] and return their statistics."""
-    z = _logits(call)
+    z = logits_of(call)
     out.copy_(z)
-    return _statistics(call, z)
+    return statistics_of(call, z)
 
 
 def softmax(call: Operands, out: Tensor) -> None:
     """Write the softmax [N, V]."""
-    out.copy_(torch.softmax(_logits(call), dim=1))
+    out.copy_(torch.softmax(logits_of(call), dim=1))
 
 
 def chunk_statistics(call: Operands) -> Statistics:
     """The statistics and all sums that the call asks for; the chunk is the whole call."""
     rows = call.rows(0, call.size)
-    return _statistics(rows, _logits(rows))
+    return statistics_of(rows, logits_of(rows))
 
 
 def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statistics | None = None) -> Gradients:
@@ -63,12 +63,12 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
     logits, and a logit is tied if it rounds to max.
     """
     rows = call.rows(0, call.size)
-    z = _logits(rows)
-    found = _statistics(rows, z) if known is None else known
+    z = logits_of(rows)
+    found = statistics_of(rows, z) if known is None else known
     g = torch.zeros_like(z[:, : call.valid_vocab])
     if call.size > 0:
         terms = pull_back(found, 0, call.size)
-        g = _before_options(rows, z, _logit_gradient(rows, z, found.max, terms))
+        g = before_options(rows, z, logit_gradient(rows, z, found.max, terms))
     every_row = torch.zeros(call.input.shape, dtype=torch.float64, device=call.input.device)
     kept = slice(None) if call.kept is None else call.kept
     every_row[kept] = g @ call.weight[: call.valid_vocab].double()
@@ -82,7 +82,11 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
     )
 
 
-def _logits(call: Operands) -> Tensor:
+# ---- the definition, which sampled.py computes too, for some rows and columns of a call ----------------------------
+
+
+def logits_of(call: Operands) -> Tensor:  # [N, V]
+    """The logits; masked columns are -inf."""
     z = call.input.double() @ call.weight.double().T
     if call.bias is not None:
         z = z + call.bias.double()
@@ -95,7 +99,8 @@ def _logits(call: Operands) -> Tensor:
     return z
 
 
-def _statistics(call: Operands, z: Tensor) -> Statistics:
+def statistics_of(call: Operands, z: Tensor) -> Statistics:
+    """The statistics of these logits."""
     largest = z.amax(dim=1)
     distance = z - largest[:, None]
     distance = distance.masked_fill(z == -torch.inf, -torch.inf)  # also in a row whose max is -inf
@@ -129,7 +134,9 @@ def _column_weight(call: Operands) -> Tensor:  # [valid_vocab]
     return call.column_weight[: call.valid_vocab].double()
 
 
-def _logit_gradient(call: Operands, z: Tensor, largest: Tensor, terms: LogitGradient) -> Tensor:  # [N, valid_vocab]
+def logit_gradient(call: Operands, z: Tensor, largest: Tensor, terms: LogitGradient) -> Tensor:  # [N, valid_vocab]
+    """The gradient of these logits, as LogitGradient writes it."""
+
     def rows(coefficients: Tensor | None) -> Tensor | float:
         return 0.0 if coefficients is None else coefficients.double()[:, None]
 
@@ -160,7 +167,7 @@ def _logit_gradient(call: Operands, z: Tensor, largest: Tensor, terms: LogitGrad
     return g
 
 
-def _before_options(call: Operands, z: Tensor, g: Tensor) -> Tensor:
+def before_options(call: Operands, z: Tensor, g: Tensor) -> Tensor:
     """From the gradient of the logits to that of product plus bias: back through temperature, softcap and scale."""
     temperature = 1.0 if call.temperature is None else call.temperature.double()[:, None]
     g = g / temperature

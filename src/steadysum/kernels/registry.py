@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, NamedTuple, Protocol
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final, NamedTuple, Protocol, cast
 
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from steadysum.kernels import ascend, eager, native, reference, triton
 from steadysum.kernels.gradients import Gradients, PullBack, Wanted
 from steadysum.kernels.problem import Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
+from steadysum.kernels.sampled import Sampled
+from steadysum.kernels.verification import CHECKSUM, OFF, SEPARATOR, split
 
 __all__ = ["AUTO", "Choice", "Kernel", "available", "check_name", "explain", "get", "names", "select", "use"]
 
@@ -91,6 +95,7 @@ _KERNELS: Final[tuple[Kernel, ...]] = (
     reference,
 )
 _BY_NAME: Final = {kernel.name: kernel for kernel in _KERNELS}
+_CHECKED: Final = "steadysum.kernels.native_checked"  # native with checksums
 
 _used: ContextVar[str] = ContextVar("steadysum_kernel", default=AUTO)
 
@@ -163,13 +168,60 @@ def use(name: str) -> Iterator[None]:
         _used.reset(token)
 
 
-def select(problem: Problem, name: str = AUTO) -> Kernel:
-    """The kernel that runs the problem.
+def select(problem: Problem, chosen: str = AUTO) -> Kernel:
+    """The kernel that runs the problem, in the form that verifies its results, if they are to be verified.
+
+    Args:
+        problem: the problem.
+        chosen: a kernel's name or "auto", and perhaps how to verify, as verification.choice puts them together.
 
     Raises:
         UnknownKernelError: no kernel has this name.
-        KernelUnavailableError: the named kernel (by call or by context) can't run the problem, or no kernel can.
+        KernelUnavailableError: the named kernel (by call or by context) can't run the problem, or no kernel can; or
+            none can with checksums.
     """
+    if SEPARATOR in chosen:
+        return _verified(problem, *split(chosen))
+    return _plain(problem, chosen)
+
+
+def _verified(problem: Problem, name: str, verify: str) -> Kernel:
+    if verify == OFF:  # nobody writes this, but it has a meaning
+        return _plain(problem, name)
+    if verify != CHECKSUM:
+        return Sampled(_plain(problem, name))
+    check_name(name)
+    wanted = _used.get() if name == AUTO else name
+    if wanted not in (AUTO, native.name):
+        raise KernelUnavailableError(
+            f"verify='checksum' with kernel={wanted!r}",
+            seen=f"kernel {wanted}, which forms products in ways that leave no room for checksums",
+            allowed=f"kernel {native.name}, which takes them as it computes",
+            remedy="Pass verify='sampled', which every kernel has.",
+        )
+    reason = native.supports(problem)
+    if reason is not None:
+        raise KernelUnavailableError(
+            "verify='checksum'",
+            seen=reason,
+            allowed=f"a call that kernel {native.name} supports: checksums are taken as it computes",
+            remedy="Pass verify='sampled', which every kernel has.",
+        )
+    return _with_checksums()
+
+
+def _with_checksums() -> Kernel:
+    if find_spec(_CHECKED) is None:
+        raise KernelUnavailableError(
+            "verify='checksum'",
+            seen="a build of steadysum without checksums",
+            allowed=f"one whose kernel {native.name} takes them as it computes",
+            remedy="Pass verify='sampled', which every kernel has.",
+        )
+    return cast(Kernel, import_module(_CHECKED))
+
+
+def _plain(problem: Problem, name: str) -> Kernel:
     check_name(name)
     wanted = _used.get() if name == AUTO else name
     if wanted == AUTO:

@@ -25,7 +25,7 @@ from steadysum.errors import (
     TargetShapeError,
 )
 from steadysum.kernels.problem import FLOATS, Operands, statistics_dtype
-from steadysum.kernels.registry import check_name
+from steadysum.ops.kernel_choice import accept_kernel
 
 __all__ = [
     "SCHEMA",
@@ -64,7 +64,7 @@ class Arguments(NamedTuple):
     softcap: float | None
     temperature: Tensor | None  # [] or [1] or [...]
     valid_vocab: int | None
-    kernel: str
+    kernel: str  # with how to verify its results, see kernels/verification.py
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -90,6 +90,7 @@ def accept(
     temperature: float | Tensor | None,
     valid_vocab: int | None,
     kernel: str,
+    verify: str,
 ) -> Arguments:
     """Check the Python types of a public function's arguments."""
     accept_tensor("input", input)
@@ -111,9 +112,7 @@ def accept(
         )
     if valid_vocab is not None and weight.dim() == 2:
         _check_valid_vocab(valid_vocab, weight.shape[0])
-    if not isinstance(kernel, str):
-        raise OperandTypeError("type of kernel", _type_name(kernel), "str", "Pass a kernel's name, or 'auto'.")
-    check_name(kernel)
+    kernel = accept_kernel(kernel, verify)
     if temperature is not None and not isinstance(temperature, Tensor):
         number = _accept_number("temperature", temperature)
         _check_positive("temperature", number, dtype)

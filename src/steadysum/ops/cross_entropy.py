@@ -51,6 +51,7 @@ def linear_cross_entropy(
     valid_vocab: int | None = ...,
     return_stats: Literal[False] = ...,
     kernel: str = ...,
+    verify: str = ...,
     gradient_filter: float | None = ...,
 ) -> Tensor: ...
 
@@ -73,6 +74,7 @@ def linear_cross_entropy(
     valid_vocab: int | None = ...,
     return_stats: Literal[True],
     kernel: str = ...,
+    verify: str = ...,
     gradient_filter: float | None = ...,
 ) -> tuple[Tensor, LossStats]: ...
 
@@ -94,6 +96,7 @@ def linear_cross_entropy(
     valid_vocab: int | None = None,
     return_stats: bool = False,
     kernel: str = "auto",
+    verify: str = "off",
     gradient_filter: float | None = None,
 ) -> Tensor | tuple[Tensor, LossStats]:
     """Cross-entropy of the logits of a linear layer; it replaces torch.nn.functional.linear_cross_entropy by its name.
@@ -123,7 +126,7 @@ def linear_cross_entropy(
             mean is divided by the number of rows.
         scale, softcap, valid_vocab: as in linear_max_sum. With valid_vocab the number of classes is valid_vocab.
         return_stats: also return LossStats.
-        kernel: as in linear_max_sum.
+        kernel, verify: as in linear_max_sum; K-dimensional loss is torch's, and isn't verified.
         gradient_filter: None, or eps: in the gradients, not in the loss, probabilities p_ij < eps count as 0, so that
             their products can be skipped; what comes from the target itself stays. Up to rounding, with g_i the
             upstream gradient of row i's loss and c_i the coefficient of its softmax (1 without class weights and
@@ -147,7 +150,7 @@ def linear_cross_entropy(
     accept_loss(
         target, weight, reduction, ignore_index, label_smoothing, z_loss, gradient_filter, options, return_stats
     )
-    common = accept(input, linear_weight, linear_bias, scale, softcap, None, valid_vocab, kernel)
+    common = accept(input, linear_weight, linear_bias, scale, softcap, None, valid_vocab, kernel, verify)
     loss = LossArguments(
         target,
         weight,

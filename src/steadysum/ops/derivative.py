@@ -21,6 +21,7 @@ from steadysum.kernels import eager, reference
 from steadysum.kernels.gradients import Gradients, Wanted
 from steadysum.kernels.problem import Problem, Statistics
 from steadysum.kernels.registry import select
+from steadysum.kernels.verification import choice, split
 from steadysum.ops.arguments import Arguments
 
 __all__ = [
@@ -202,6 +203,8 @@ def restore(ctx: Any) -> list[Any]:
 def keep_kernel(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with the name of the kernel that runs now: backward may run in another thread or context.
 
+    How its results are verified stays as it is.
+
     Not while torch.compile traces: there the kernel is chosen when the compiled code runs.
     """
     input, weight = arguments[:2]
@@ -209,7 +212,7 @@ def keep_kernel(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return arguments
     problem = Problem.of(input, weight)
     name = select(replace(problem, wants=problem.wants | {"gradients"}), arguments[KERNEL]).name
-    return (*arguments[:KERNEL], name, *arguments[KERNEL + 1 :])
+    return (*arguments[:KERNEL], choice(name, split(arguments[KERNEL])[1]), *arguments[KERNEL + 1 :])
 
 
 def nan_where_infinite_max(values: Tensor, found: Statistics) -> Tensor:

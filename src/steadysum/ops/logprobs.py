@@ -52,6 +52,7 @@ def linear_logprobs(
     temperature: float | Tensor | None = ...,
     valid_vocab: int | None = ...,
     kernel: str = ...,
+    verify: str = ...,
     return_entropy: Literal[False] = ...,
 ) -> Tensor: ...
 
@@ -68,6 +69,7 @@ def linear_logprobs(
     temperature: float | Tensor | None = ...,
     valid_vocab: int | None = ...,
     kernel: str = ...,
+    verify: str = ...,
     return_entropy: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -83,6 +85,7 @@ def linear_logprobs(
     temperature: float | Tensor | None = None,
     valid_vocab: int | None = None,
     kernel: str = "auto",
+    verify: str = "off",
     return_entropy: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Log-probability of each row's target token under the softmax of the logits of a linear layer.
@@ -91,7 +94,7 @@ def linear_logprobs(
     where all logits share a large offset.
 
     Args:
-        input, weight, bias, scale, softcap, temperature, valid_vocab, kernel: as in linear_max_sum.
+        input, weight, bias, scale, softcap, temperature, valid_vocab, kernel, verify: as in linear_max_sum.
         target: int64 or int32, the leading shape of input; 0 to valid_vocab - 1.
         return_entropy: also return -sum(p log p) of each row, in nats.
 
@@ -110,7 +113,7 @@ def linear_logprobs(
     (tensor(-1.3863), tensor(1.3863))
     """
     accept_target(target)
-    arguments = accept(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel)
+    arguments = accept(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel, verify)
     if return_entropy:
         return tuple(torch.ops.steadysum.linear_logprobs_and_entropy(*arguments, target)[:2])
     found: Tensor = torch.ops.steadysum.linear_logprobs(*arguments, target)[0]

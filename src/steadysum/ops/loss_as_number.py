@@ -86,6 +86,9 @@ class _Collected:
         self.statistics: list[Statistics] = []
 
     def add(self, kernel: Kernel, found: Statistics, start: int, stop: int) -> None:
+        if start == 0:  # of a kernel that begins again, since something was wrong
+            self.losses.clear()
+            self.statistics.clear()
         self.losses.append(self.rule.losses(kernel, found, start, stop))
         if self.loss.return_stats:
             self.statistics.append(found)

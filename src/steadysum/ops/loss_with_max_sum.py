@@ -16,8 +16,8 @@ from steadysum.kernels.problem import FLOATS, Problem, Statistics, statistics_dt
 from steadysum.kernels.registry import select
 from steadysum.ops.arguments import check_devices, check_storage
 from steadysum.ops.derivative import nan_where_infinite_max
+from steadysum.ops.kernel_choice import accept_kernel
 from steadysum.ops.vendor_arguments import (
-    accept_kernel,
     accept_label_smoothing,
     accept_tensors,
     check_label_smoothing,
@@ -44,6 +44,7 @@ def fused_cross_entropy_loss_with_max_sum(
     weight: Tensor | None = None,
     vocab_parallel_logits: Tensor | None = None,  # [BT, V]
     kernel: str = "auto",
+    verify: str = "off",
 ) -> LossWithMaxSum:
     """The cross-entropy of each row, log(sum_exp_logits) - predicted_logits, and the softmax of stored logits.
 
@@ -55,6 +56,8 @@ def fused_cross_entropy_loss_with_max_sum(
         label_smoothing: 0.0 or None; input, weight: None. The vendor's operator has them, and allows nothing else.
         vocab_parallel_logits: [BT, V], this card's logits, any floating dtype.
         kernel: "auto" or the name of the kernel whose logarithm is used; see steadysum.kernels.
+        verify: "sampled": all logarithms are computed once more, in float64. There is no product here for "checksum" to
+            look at, and the softmax isn't verified.
 
     Returns:
         (loss, softmax): loss [BT], fp32 (fp64 for fp64 statistics); softmax [BT, V], in the same dtype,
@@ -65,6 +68,7 @@ def fused_cross_entropy_loss_with_max_sum(
         OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError: tensors that don't fit each other.
         OptionError: label_smoothing, input or weight.
         UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run here, or not in fp64.
+        AccuracyError: as in linear_max_sum, only with verify.
 
     Results have no gradients, as on the chip. Tensors that require grad are taken as if detached.
 
@@ -76,7 +80,7 @@ def fused_cross_entropy_loss_with_max_sum(
     statistics = {"logits_max": logits_max, "sum_exp_logits": sum_exp_logits, "predicted_logits": predicted_logits}
     accept_tensors(dict(statistics), {"input": input, "weight": weight, "vocab_parallel_logits": vocab_parallel_logits})
     accept_label_smoothing(label_smoothing)
-    accept_kernel(kernel)
+    kernel = accept_kernel(kernel, verify)
     return LossWithMaxSum(
         *torch.ops.steadysum.npu_fused_cross_entropy_loss_with_max_sum(
             logits_max.detach(),

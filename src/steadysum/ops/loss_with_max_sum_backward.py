@@ -20,11 +20,11 @@ from steadysum.kernels.registry import Kernel, select
 from steadysum.kernels.target_mask import unpack_mask
 from steadysum.ops.arguments import TARGET_DTYPES, Arguments, check_devices, check_storage, first_bad, operands, rows
 from steadysum.ops.derivative import nan_where_infinite_max
+from steadysum.ops.kernel_choice import accept_kernel
 from steadysum.ops.rounded_logits import round_in_place
 from steadysum.ops.vendor_arguments import (
     accept_bool,
     accept_int,
-    accept_kernel,
     accept_label_smoothing,
     accept_tensors,
     check_label_smoothing,
@@ -54,6 +54,7 @@ def fused_linear_cross_entropy_loss_with_max_sum_backward(
     grad_dtype: torch.dtype | None = None,
     round_logits: bool = False,
     kernel: str = "auto",
+    verify: str = "off",
 ) -> tuple[Tensor, Tensor]:
     """What this card's share of the vocabulary gives to the gradients of a cross-entropy's input and weight.
 
@@ -80,6 +81,7 @@ def fused_linear_cross_entropy_loss_with_max_sum_backward(
             comparisons: logits are computed twice, and up to 64 MiB + 1 KiB * V of them and a second weight_grad in
             fp32 are held for it.
         kernel: "auto" or a kernel's name; see steadysum.kernels.
+        verify: as in linear_max_sum.
 
     Returns:
         (input_grad [BT, H], weight_grad [V, H]). As in torch, a row whose maximum is infinite gives NaN.
@@ -88,7 +90,8 @@ def fused_linear_cross_entropy_loss_with_max_sum_backward(
         OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError, RangeError: arguments that don't fit.
         OptionError: label_smoothing; neither a softmax, nor both statistics.
         TargetRangeError: the masked_target of an unmasked row isn't a row of weight, with its position.
-        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run this call.
+        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run or verify this call.
+        AccuracyError: as in linear_max_sum, only with verify.
 
     Results have no gradients of their own. Tensors that require grad are taken as if detached.
 
@@ -114,7 +117,7 @@ def fused_linear_cross_entropy_loss_with_max_sum_backward(
     vocab_start_index = accept_int("vocab_start_index", vocab_start_index)
     vocab_size = None if vocab_size is None else accept_int("vocab_size", vocab_size, allowed="int or None")
     accept_bool("round_logits", round_logits)
-    accept_kernel(kernel)
+    kernel = accept_kernel(kernel, verify)
     if grad_dtype is not None and not isinstance(grad_dtype, torch.dtype):
         raise OperandTypeError(
             "type of grad_dtype", type(grad_dtype).__name__, "torch.dtype or None", "E.g. torch.float32."

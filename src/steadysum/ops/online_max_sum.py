@@ -20,11 +20,11 @@ from steadysum.kernels.problem import SIXTEEN_BIT, Operands, Statistics, statist
 from steadysum.kernels.registry import Kernel, select
 from steadysum.kernels.target_mask import mask_bytes, pack_mask
 from steadysum.ops.arguments import Arguments, check_target, column, first_bad, operands
+from steadysum.ops.kernel_choice import accept_kernel
 from steadysum.ops.rounded_logits import rounded_statistics
 from steadysum.ops.vendor_arguments import (
     accept_bool,
     accept_int,
-    accept_kernel,
     accept_tensors,
     check_matrices,
     check_shard,
@@ -62,6 +62,7 @@ def fused_linear_online_max_sum(
     round_logits: bool = False,
     vocab_size: int | None = None,
     kernel: str = "auto",
+    verify: str = "off",
 ) -> OnlineMaxSum:
     """Per row the maximum of the logits of this card, the sum of exp(logit - maximum), and where its target is.
 
@@ -82,6 +83,7 @@ def fused_linear_online_max_sum(
         vocab_size: the size of the whole vocabulary, over all cards: the weight is cut where that is, so that the
             results of equal shards, folded, have the bits of the unsharded call. None: by the weight's own size.
         kernel: "auto" or a kernel's name; see steadysum.kernels.
+        verify: as in linear_max_sum.
 
     Returns:
         OnlineMaxSum, a tuple of: logits_max, sum_exp_logits, predicted_logits (the target's logit - logits_max; 0
@@ -93,7 +95,8 @@ def fused_linear_online_max_sum(
     Raises:
         OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError, RangeError: arguments that don't fit.
         TargetRangeError: a target in the range of ids, but beyond the weight, with its position.
-        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run this call.
+        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run or verify this call.
+        AccuracyError: as in linear_max_sum, only with verify.
 
     Results have no gradients, as on the chip: operands that require grad are taken as if detached.
     fused_linear_cross_entropy_loss_with_max_sum_backward forms the gradients.
@@ -112,7 +115,7 @@ def fused_linear_online_max_sum(
     accept_bool("return_logits", return_logits)
     accept_bool("round_logits", round_logits)
     vocab_size = None if vocab_size is None else accept_int("vocab_size", vocab_size, allowed="int or None")
-    accept_kernel(kernel)
+    kernel = accept_kernel(kernel, verify)
     *six, target_logits = torch.ops.steadysum.shard_max_sum(
         input.detach(),
         weight.detach(),

@@ -18,6 +18,7 @@ from steadysum.kernels.problem import Operands, Statistics
 from steadysum.kernels.registry import select
 from steadysum.maxsum import MaxSum
 from steadysum.ops.arguments import Arguments, accept, check, empty_column, leading_shape, operands
+from steadysum.ops.kernel_choice import accept_kernel
 
 __all__ = ["Call", "regroup"]
 
@@ -42,7 +43,7 @@ class Call:
     valid_vocab: int | None = None
 
 
-def regroup(calls: Iterable[Call], *, kernel: str = "auto") -> list[MaxSum]:
+def regroup(calls: Iterable[Call], *, kernel: str = "auto", verify: str = "off") -> list[MaxSum]:
     """Run several calls of linear_max_sum at once, with one start and one end of the threads' work in place of many.
 
     Calls that share an input or a weight, or nothing, may differ in shape, dtype and options. Each has the bits that
@@ -51,6 +52,7 @@ def regroup(calls: Iterable[Call], *, kernel: str = "auto") -> list[MaxSum]:
     Args:
         calls: the calls.
         kernel: "auto" (chosen for each call) or a kernel's name (for all).
+        verify: for all calls, as in linear_max_sum.
 
     Returns:
         One MaxSum per call, in their order.
@@ -65,6 +67,7 @@ def regroup(calls: Iterable[Call], *, kernel: str = "auto") -> list[MaxSum]:
     if isinstance(calls, Call) or not isinstance(calls, Iterable):
         remedy = "Put the calls into a list: regroup([Call(input, weight, ...), ...])."
         raise OperandTypeError("type of calls", type(calls).__name__, "an iterable of steadysum.Call", remedy)
+    chosen = accept_kernel(kernel, verify)
     calls = list(calls)
     for position, call in enumerate(calls):
         if not isinstance(call, Call):
@@ -84,6 +87,7 @@ def regroup(calls: Iterable[Call], *, kernel: str = "auto") -> list[MaxSum]:
             call.temperature,
             call.valid_vocab,
             kernel,
+            verify,
         )
         for call in calls
     ]
@@ -97,7 +101,7 @@ def regroup(calls: Iterable[Call], *, kernel: str = "auto") -> list[MaxSum]:
         [NO_SOFTCAP if each.softcap is None else each.softcap for each in accepted],
         [each.temperature for each in accepted],
         [_vocab(each) if each.valid_vocab is None else each.valid_vocab for each in accepted],
-        kernel,
+        chosen,
     )
     return [MaxSum(*pair) for pair in zip(columns[::2], columns[1::2], strict=True)]
 

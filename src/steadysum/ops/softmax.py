@@ -42,6 +42,7 @@ def linear_softmax(
     temperature: float | Tensor | None = None,
     valid_vocab: int | None = None,
     kernel: str = "auto",
+    verify: str = "off",
     dtype: torch.dtype | None = None,
 ) -> Tensor:  # [..., V]
     """Softmax over the vocabulary of the logits of a linear layer.
@@ -50,7 +51,7 @@ def linear_softmax(
     normalised in the result itself; otherwise the extra memory is 64 MiB, or one row if that is more.
 
     Args:
-        input, weight, bias, scale, softcap, temperature, valid_vocab, kernel: as in linear_max_sum.
+        input, weight, bias, scale, softcap, temperature, valid_vocab, kernel, verify: as in linear_max_sum.
         dtype: of the result; None: fp32, or fp64 for fp64 operands.
 
     Returns:
@@ -68,7 +69,7 @@ def linear_softmax(
     """
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise OperandTypeError("type of dtype", type(dtype).__name__, "torch.dtype or None", "E.g. torch.bfloat16.")
-    arguments = accept(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel)
+    arguments = accept(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel, verify)
     wanted = statistics_dtype(input.dtype) if dtype is None else dtype
     result: Tensor = torch.ops.steadysum.linear_softmax(*arguments, wanted)
     return result

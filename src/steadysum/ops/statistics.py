@@ -30,6 +30,7 @@ def linear_max_sum(
     temperature: float | Tensor | None = None,
     valid_vocab: int | None = None,
     kernel: str = "auto",
+    verify: str = "off",
 ) -> MaxSum:
     """Per row the maximum of the logits, and the sum of exp(logit - maximum), without storing the logits.
 
@@ -45,6 +46,9 @@ def linear_max_sum(
         temperature: > 0, a number, or a tensor with one value per row, [...]; divides last.
         valid_vocab: number of real columns of a padded head, 1 to V; the columns from there on are masked.
         kernel: "auto" or a kernel's name; see steadysum.kernels.
+        verify: "off"; "checksum": kernel native compares every tile with checksums of the operands as it computes, and
+            computes a bad tile again; "sampled": with any kernel, a few rows drawn at random are computed again, in
+            float64 on the CPU. Never changes a bit of the results, forward or backward. See docs/verify.md.
 
     Returns:
         MaxSum(max, sum_exp), each [...], fp32 (fp64 for fp64 operands). A row of -inf logits: (-inf, 0). A row with
@@ -52,7 +56,9 @@ def linear_max_sum(
 
     Raises:
         OperandTypeError, ShapeError, DtypeError, DeviceError, LayoutError, RangeError: operands that don't fit.
-        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run this call.
+        UnknownKernelError, KernelUnavailableError: the named kernel doesn't exist, or can't run or verify this call.
+        AccuracyError: results are beyond the bound of rounding errors, and were so again when computed once more; only
+            with verify.
         GradientError: a temperature requires grad, in grad mode; forward-mode differentiation.
 
     Gradients flow to input, weight and bias, from both results; that of max is split evenly among ties, as in
@@ -64,7 +70,7 @@ def linear_max_sum(
     >>> linear_max_sum(input, weight)  # logits 3, 3, 3
     MaxSum(max=tensor([3.]), sum_exp=tensor([3.]))
     """
-    arguments = accept(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel)
+    arguments = accept(input, weight, bias, scale, softcap, temperature, valid_vocab, kernel, verify)
     return MaxSum(*torch.ops.steadysum.linear_max_sum(*arguments))
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from steadysum.errors import DtypeError, OperandTypeError, OptionError, RangeError, ShapeError
 from steadysum.kernels.problem import FLOATS
-from steadysum.kernels.registry import check_name
 from steadysum.kernels.target_mask import mask_bytes
 from steadysum.ops.arguments import Arguments, accept_tensor, check, check_devices, check_storage
 from steadysum.tiling import Shard
@@ -23,7 +22,6 @@ from steadysum.tiling import Shard
 __all__ = [
     "accept_bool",
     "accept_int",
-    "accept_kernel",
     "accept_label_smoothing",
     "accept_tensors",
     "check_label_smoothing",
@@ -67,13 +65,6 @@ def accept_bool(name: str, value: Any) -> None:
     """Check that an argument is True or False."""
     if not isinstance(value, bool):
         raise OperandTypeError(f"type of {name}", type(value).__name__, "bool", "Pass True or False.")
-
-
-def accept_kernel(name: Any) -> None:
-    """Check that `kernel` is a kernel's name."""
-    if not isinstance(name, str):
-        raise OperandTypeError("type of kernel", type(name).__name__, "str", "Pass a kernel's name, or 'auto'.")
-    check_name(name)
 
 
 def accept_label_smoothing(value: Any) -> None:

@@ -14,6 +14,7 @@ from steadysum.errors import DtypeError, KernelUnavailableError, OptionError, Sh
 from steadysum.kernels.autocast import without_autocast
 from steadysum.kernels.problem import FLOATS, statistics_dtype
 from steadysum.kernels.registry import AUTO
+from steadysum.kernels.verification import OFF, split
 from steadysum.ops import plain
 from steadysum.ops.arguments import Arguments, check_devices
 from steadysum.ops.loss_arguments import (
@@ -99,9 +100,17 @@ def loss_and_statistics(arguments: Arguments, loss: LossArguments) -> tuple[Tens
 
 def _check(arguments: Arguments, loss: LossArguments) -> None:
     input, weight, bias = arguments.input, arguments.weight, arguments.bias
-    if arguments.kernel not in KERNELS:
+    kernel, verify = split(arguments.kernel)
+    if verify != OFF:
         raise KernelUnavailableError(
-            f"kernel={arguments.kernel!r} can't run this call",
+            f"verify={verify!r} can't verify this call",
+            seen=f"linear_weight {list(weight.shape)}",
+            allowed="linear_weight [V, H], or verify='off'",
+            remedy="Heads of more dimensions are computed by torch, with all logits stored.",
+        )
+    if kernel not in KERNELS:
+        raise KernelUnavailableError(
+            f"kernel={kernel!r} can't run this call",
             seen=f"linear_weight {list(weight.shape)}",
             allowed="linear_weight [V, H], or kernel='auto'",
             remedy="Heads of more dimensions are computed by torch, with all logits stored.",
