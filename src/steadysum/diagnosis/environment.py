@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 
 import steadysum
 from steadysum import _extension, kernels
+from steadysum.environment.machine import processor_model, usable_cpus
 from steadysum.kernels import triton
 
 SCHEMA = "steadysum.doctor/1"  # {schema, versions, sections: {section: [{name, value, note}]}}
@@ -121,8 +121,8 @@ def _version(package: str) -> str:
 
 def _processor() -> list[Fact]:
     facts = [
-        Fact("architecture", platform.machine(), _model()),
-        Fact("CPUs", str(os.cpu_count()), f"{_usable_cpus()} usable by this process"),
+        Fact("architecture", platform.machine(), processor_model()),
+        Fact("CPUs", str(os.cpu_count()), f"{usable_cpus()} usable by this process"),
     ]
     native = _extension.module
     if native is None:
@@ -180,16 +180,3 @@ def _in_order(promises: frozenset[kernels.Promise]) -> list[kernels.Promise]:
 
 def _variables() -> list[Fact]:
     return [Fact(name, os.environ.get(name, "not set"), meaning) for name, meaning in VARIABLES.items()]
-
-
-def _usable_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _model() -> str:
-    """The processor's name as Linux has it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return platform.processor()
-    lines = cpuinfo.read_text(errors="replace").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,13 @@
+"""The environment that a result belongs to: what it is, whether it is still the same, and what is bad in it.
+
+A map of the files, from facts to judgement:
+
+    versions    which version comes first, and which are in a range
+    vendor      versions of the NPU vendor's toolkit, driver, firmware and chip; gpu: of a GPU's driver and firmware
+    machine     the processor
+    record      all of it as one document
+"""
+
+from steadysum.environment.record import components, environment_record, environment_record_by_tools
+
+__all__ = ["components", "environment_record", "environment_record_by_tools"]
