@@ -18,6 +18,7 @@ __all__ = [
     "KernelUnavailableError",
     "LabelSmoothingError",
     "LayoutError",
+    "LockError",
     "MetricsAddressError",
     "MetricsFileError",
     "MetricsFileNotFoundError",
@@ -26,6 +27,7 @@ __all__ = [
     "OptionError",
     "PatchError",
     "RangeError",
+    "RulesError",
     "ScheduleError",
     "SettingsError",
     "ShapeError",
@@ -157,6 +159,14 @@ class ScheduleError(SteadySumError, ValueError):
 
 class SettingsError(RangeError):
     """A setting outside its range, or one that isn't known."""
+
+
+class RulesError(SteadySumError, ValueError):
+    """A file of version rules that can't be read, or an entry in it that is no rule."""
+
+
+class LockError(SteadySumError, ValueError):
+    """A file that isn't the lock of an environment, or isn't whole."""
 
 
 class TraceNotFoundError(SteadySumError, FileNotFoundError):

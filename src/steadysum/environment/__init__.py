@@ -6,6 +6,7 @@ A map of the files, from facts to judgement:
     vendor      versions of the NPU vendor's toolkit, driver, firmware and chip; gpu: of a GPU's driver and firmware
     machine     the processor
     record      all of it as one document
+    rules       which versions are known for what, and what to do; the rules themselves are data, in rules.toml
 """
 
 from steadysum.environment.record import components, environment_record, environment_record_by_tools
