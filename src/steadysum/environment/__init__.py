@@ -5,6 +5,8 @@ A map of the files, from facts to judgement:
     versions    which version comes first, and which are in a range
     vendor      versions of the NPU vendor's toolkit, driver, firmware and chip; gpu: of a GPU's driver and firmware
     machine     the processor
+    determinism switches on equal results, and what they mean here; what values mean is data, in switches.toml
+    runtimes    OpenMP and BLAS libraries that are loaded, and those that are there twice
     record      all of it as one document
     rules       which versions are known for what, and what to do; the rules themselves are data, in rules.toml
 """

@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 from typing import Final
 
-__all__ = ["processor_model", "usable_cpus"]
+__all__ = ["processor_model", "usable_cpus", "without_home"]
 
 CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -23,3 +23,13 @@ def processor_model() -> str:
         return platform.processor()
     lines = CPUINFO.read_text(errors="replace").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def without_home(path: str) -> str:
+    """The path as seen from ~, so that it names no user.
+
+    >>> without_home("/usr/lib/libgomp.so.1")
+    '/usr/lib/libgomp.so.1'
+    """
+    home = os.environ.get("HOME", "")
+    return path.replace(f"{home}/", "~/") if len(home) > 1 else path

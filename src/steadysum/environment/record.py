@@ -7,6 +7,8 @@ Schema `steadysum.environment/1`. Additions keep the number; a changed or remove
                  for in vain; else which file, module or command says so
     machine      {architecture, processor, cpus, usable_cpus, torch_capability, native_isa, system, release}
     threads      {torch, interop}
+    switches     {name: value}: switches on equal results as determinism.py reads them; null: not set
+    runtimes     [{kind, vendor, path}]: OpenMP and BLAS libraries that are loaded; null where the system doesn't say
 
 It names no user, no host and no folder of the user's: it goes into evidence that is passed on. Nothing is imported that
 the process hasn't imported already, and no device is woken up.
@@ -27,7 +29,9 @@ import torch
 import steadysum
 from steadysum import _extension
 from steadysum.environment import gpu, vendor
-from steadysum.environment.machine import processor_model, usable_cpus
+from steadysum.environment.determinism import devices_here, read_switches
+from steadysum.environment.machine import processor_model, usable_cpus, without_home
+from steadysum.environment.runtimes import loaded_runtimes
 from steadysum.environment.vendor import Found
 
 __all__ = ["NAMES", "PACKAGES", "SCHEMA", "components", "environment_record", "environment_record_by_tools", "package"]
@@ -107,11 +111,11 @@ def package(name: str) -> Found:
 
 
 def _document(found: Mapping[str, Found]) -> dict[str, Any]:
-    native = _extension.module
+    native, runtimes = _extension.module, loaded_runtimes()
     return {
         "schema": SCHEMA,
         "components": {
-            name: {"version": each.version, "where": _without_home(each.where)} for name, each in found.items()
+            name: {"version": each.version, "where": without_home(each.where)} for name, each in found.items()
         },
         "machine": {
             "architecture": platform.machine(),
@@ -124,12 +128,9 @@ def _document(found: Mapping[str, Found]) -> dict[str, Any]:
             "release": platform.release(),
         },
         "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
+        "switches": {reading.name: reading.value for reading in read_switches(devices_here(found))},
+        "runtimes": None if runtimes is None else [runtime._asdict() for runtime in runtimes],
     }
-
-
-def _without_home(where: str) -> str:
-    home = os.environ.get("HOME", "")
-    return where.replace(f"{home}/", "~/") if len(home) > 1 else where
 
 
 def _native() -> Found:
