@@ -8,6 +8,7 @@ A map of the files, from facts to judgement:
     determinism switches on equal results, and what they mean here; what values mean is data, in switches.toml
     runtimes    OpenMP and BLAS libraries that are loaded, and those that are there twice
     record      all of it as one document
+    lock        the record in a file, and what differs from it
     rules       which versions are known for what, and what to do; the rules themselves are data, in rules.toml
 """
 
