@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "checked_run.hpp"
 #include "dispatch.hpp"
 #include "pool.hpp"
 
@@ -80,6 +81,15 @@ std::vector<TilePart> cut_tiles(const Kept& kept, std::int64_t begin, std::int64
     return parts;
 }
 
+// The task of a tile's rows, the first tile of those kept starting at vocabulary column `first_column`.
+TileTask task_of(const Kept& kept, std::int64_t tile, const Rows& rows, std::int64_t first_column, float* logits,
+                 float* weight_block) {
+    const TileSpan span = kept.grid.tile(tile);
+    const std::int64_t columns = span.end - span.begin;
+    float* at = logits + (span.begin - first_column) * kept.chunk.padded_rows + rows.begin * columns;
+    return {&kept.chunk, tile, span, rows.begin, rows.end, at, columns, weight_block};
+}
+
 // The logits of tiles [begin, end), the first of which starts at vocabulary column `first_column`.
 void compute_tiles(const Kept& kept, std::int64_t begin, std::int64_t end, std::int64_t first_column, float* logits,
                    float* scratch, std::int64_t scratch_floats, int threads) {
@@ -87,11 +97,12 @@ void compute_tiles(const Kept& kept, std::int64_t begin, std::int64_t end, std::
     const std::vector<TilePart> parts = cut_tiles(kept, begin, end, rows);
     share(threads, static_cast<std::int64_t>(parts.size()), [&](std::int64_t i, int participant) {
         const TilePart& p = parts[static_cast<std::size_t>(i)];
-        const TileSpan span = kept.grid.tile(p.tile);
-        const std::int64_t columns = span.end - span.begin;
-        float* at = logits + (span.begin - first_column) * kept.chunk.padded_rows + p.rows.begin * columns;
-        kept.kernel.compute_tile(
-            {&kept.chunk, p.tile, span, p.rows.begin, p.rows.end, at, columns, scratch + scratch_floats * participant});
+        const TileTask task =
+            task_of(kept, p.tile, p.rows, first_column, logits, scratch + scratch_floats * participant);
+        if (kept.chunk.checks != nullptr)
+            kept.kernel.compute_checked_tile(task);
+        else
+            kept.kernel.compute_tile(task);
     });
 }
 
@@ -220,13 +231,16 @@ void form(const Kept& kept, std::int64_t segment, float* logits, const RowOperan
 
 }  // namespace
 
-void GradientWork::keep_logits(const Problem& problem, int threads) {
+void GradientWork::keep_logits(const Problem& problem, int threads, const Verification* verification) {
     if (problem.rows() == 0) return;
     threads = useful_threads(problem, threads);
     Kept kept(problem);
     Chunk& chunk = kept.chunk;
-    const std::int64_t field = kept.grid.tiles() * chunk.padded_rows;
-    const std::int64_t scratch_floats = round_up(kept.kernel.weight_block_floats, 16);
+    const std::int64_t tiles = kept.grid.tiles();
+    const std::int64_t field = tiles * chunk.padded_rows;
+    const std::int64_t block_floats = round_up(kept.kernel.weight_block_floats, 16);
+    const std::int64_t expect_floats = round_up(kExpectRows, kept.kernel.panel_rows) * kTileColumns;
+    const std::int64_t scratch_floats = block_floats + (verification != nullptr ? expect_floats : 0);
     float* packed = packed_.reserve(chunk.padded_rows * problem.depth());
     float* logits = logits_.reserve(chunk.padded_rows * problem.vocabulary());
     float* scratch = scratch_.reserve(scratch_floats * threads);
@@ -234,11 +248,32 @@ void GradientWork::keep_logits(const Problem& problem, int threads) {
     chunk.max = partials_.reserve(field * 3);
     chunk.sum = chunk.max + field;
     chunk.carried = problem.carry() != Carry::none ? chunk.sum + field : nullptr;
-    pack(kept, packed, threads);
-    compute_tiles(kept, 0, kept.grid.tiles(), 0, logits, scratch, scratch_floats, threads);
+    ChunkChecks checks;
+    if (verification != nullptr) {
+        float* memory = checks_.reserve(check_floats(tiles, chunk.padded_rows, problem.depth()));
+        checks = lay_out_checks(*verification, tiles, chunk.padded_rows, problem.depth(), memory);
+        chunk.checks = &checks;
+    }
+    const auto compute = [&] {
+        pack(kept, packed, threads);
+        if (verification != nullptr) prepare_checks(kept.kernel, chunk, tiles, scratch, scratch_floats, threads);
+        compute_tiles(kept, 0, tiles, 0, logits, scratch, scratch_floats, threads);
+    };
+    if (verification != nullptr)
+        compute_until_intact(kept.kernel, {&chunk}, threads, compute);
+    else
+        compute();
+    if (verification != nullptr && verification->log->hopeless()) return;
     const std::vector<Rows> folds = cut(0, chunk.rows, kTaskRows);
-    share(threads, static_cast<std::int64_t>(folds.size()), [&](std::int64_t i, int) {
+    share(threads, static_cast<std::int64_t>(folds.size()), [&](std::int64_t i, int participant) {
         const Rows& r = folds[static_cast<std::size_t>(i)];
+        if (verification != nullptr)
+            heal_partials(kept.kernel, chunk, kept.grid, r.begin, r.end, [&](std::int64_t tile, std::int64_t row) {
+                const std::int64_t panel = row / kept.kernel.panel_rows * kept.kernel.panel_rows;
+                float* block = scratch + scratch_floats * participant;
+                kept.kernel.compute_checked_tile(
+                    task_of(kept, tile, {panel, panel + kept.kernel.panel_rows}, 0, logits, block));
+            });
         kept.kernel.fold(chunk, kept.grid, r.begin, r.end);
     });
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "checks.hpp"
 #include "problem.hpp"
 #include "tile_kernel.hpp"
 #include "workspace.hpp"
@@ -37,8 +38,9 @@ struct GradientResults {
 // multiples of kBlock rows of the call.
 class GradientWork {
    public:
-    // Keeps the chunk's logits, and finds its statistics (the problem's outputs).
-    void keep_logits(const Problem& problem, int threads);
+    // Keeps the chunk's logits, and finds its statistics (the problem's outputs); verified, if that is asked for: with
+    // bad rows or stale checksums in the log, results aren't to be used.
+    void keep_logits(const Problem& problem, int threads, const Verification* verification = nullptr);
     // Sums over the rows of the kept logits; problem.max is read.
     void sum(const Problem& problem, const RowOperands& operands, const RowSums& sums, int threads);
     // The gradients of the kept logits, which are used up; problem.max is read.
@@ -55,6 +57,7 @@ class GradientWork {
     Workspace packed_;
     Workspace logits_;
     Workspace partials_;
+    Workspace checks_;
     Workspace hidden_panels_;
     Workspace sums_;
     Workspace scratch_;

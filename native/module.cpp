@@ -18,6 +18,7 @@
 #include "gradients.hpp"
 #include "log.hpp"
 #include "run.hpp"
+#include "strikes.hpp"
 #include "traps.hpp"
 
 namespace nb = nanobind;
@@ -155,6 +156,89 @@ void run(const std::vector<Call*>& calls, int threads) {
     steadysum::run(problems, threads);
 }
 
+// The checksums of a weight: the arrays, for whoever keeps them, as lay_out says.
+class Checksums {
+   public:
+    // Takes them of the call's weight, grid and unmasked columns.
+    Checksums(const Call& call, FloatMatrix columns, FloatMatrix energies, FloatVector inverse_scale, int threads)
+        : columns_(std::move(columns)), energies_(std::move(energies)), inverse_scale_(std::move(inverse_scale)) {
+        const steadysum::Problem& p = call.problem;
+        tiles_ = p.grid().tiles();
+        depth_ = p.depth();
+        const std::int64_t blocks = steadysum::Grid::ceil_div(depth_, steadysum::kBlock);
+        const auto is = [](const FloatMatrix& m, std::int64_t rows, std::int64_t columns) {
+            return static_cast<std::int64_t>(m.shape(0)) == rows && static_cast<std::int64_t>(m.shape(1)) == columns;
+        };
+        require(is(columns_, steadysum::kChecksums * tiles_, depth_), "columns must be [2 tiles, H]");
+        require(is(energies_, steadysum::kChecksums * tiles_, blocks), "energies must be [2 tiles, blocks]");
+        require(static_cast<std::int64_t>(inverse_scale_.shape(0)) == tiles_, "inverse_scale must be [tiles]");
+        require(threads >= 1, "threads must be at least 1");
+        const nb::gil_scoped_release released;
+        steadysum::take_weight_checksums(p, arrays(), threads);
+    }
+    [[nodiscard]] bool fits(const steadysum::Problem& p) const {
+        return p.grid().tiles() == tiles_ && p.depth() == depth_;
+    }
+    [[nodiscard]] steadysum::WeightChecksums arrays() const {
+        return {columns_.data(), energies_.data(), inverse_scale_.data()};
+    }
+
+   private:
+    FloatMatrix columns_;
+    FloatMatrix energies_;
+    FloatVector inverse_scale_;
+    std::int64_t tiles_ = 0;
+    std::int64_t depth_ = 0;
+};
+
+nb::dict report(const steadysum::CheckLog& log, const std::vector<steadysum::Problem>& problems) {
+    static constexpr const char* names[steadysum::kStages] = {"input", "product", "statistics", "partial"};
+    nb::dict healed;
+    for (int i = 0; i < steadysum::kStages; ++i) healed[names[i]] = log.healed[i].load();
+    nb::list bad;
+    for (const steadysum::BadRow& b : log.bad())
+        bad.append(nb::make_tuple(names[static_cast<int>(b.stage)], b.problem - problems.data(), b.row, b.tile));
+    nb::dict found;
+    found["checks"] = log.checks.load();
+    found["healed"] = healed;
+    found["cleared"] = log.cleared.load();
+    found["stale"] = log.stale.load();
+    found["bad"] = bad;
+    found["bad_count"] = log.bad_count();
+    return found;
+}
+
+// Verified; ratios: one array for each call, or None.
+nb::dict run_verified(const std::vector<Call*>& calls, const std::vector<Checksums*>& checksums,
+                      const std::vector<std::optional<FloatMatrix>>& ratios, std::uint32_t epoch, int threads) {
+    require(threads >= 1, "threads must be at least 1");
+    require(calls.size() == checksums.size() && calls.size() == ratios.size(), "one of each for every call");
+    steadysum::CheckLog log;
+    std::vector<steadysum::Problem> problems;
+    std::vector<steadysum::WeightChecksums> weights;
+    std::vector<steadysum::Verification> verifications;
+    weights.reserve(calls.size());
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+        const steadysum::Problem& p = calls[i]->problem;
+        require(checksums[i]->fits(p), "checksums are of another weight or grid");
+        float* to = nullptr;
+        if (ratios[i]) {
+            require(static_cast<std::int64_t>(ratios[i]->shape(0)) == p.grid().tiles() &&
+                        static_cast<std::int64_t>(ratios[i]->shape(1)) == p.rows(),
+                    "ratios must be [tiles, N]");
+            to = ratios[i]->data();
+        }
+        problems.push_back(p);
+        weights.push_back(checksums[i]->arrays());
+        verifications.push_back({&weights.back(), &log, epoch, to});
+    }
+    {
+        const nb::gil_scoped_release released;
+        steadysum::run_verified(problems, verifications, threads);
+    }
+    return report(log, problems);
+}
+
 using OptionalVector = std::optional<FloatVector>;
 
 // The column weights and the dense matrix of a chunk, checked.
@@ -182,6 +266,21 @@ class Gradients {
         kept_columns_ = call.problem.vocabulary();
         const nb::gil_scoped_release released;
         work_.keep_logits(call.problem, threads);
+    }
+
+    nb::dict keep_verified_logits(const Call& call, const Checksums& checksums, std::uint32_t epoch, int threads) {
+        require(checksums.fits(call.problem), "checksums are of another weight or grid");
+        const std::vector<steadysum::Problem> problems{call.problem};
+        steadysum::CheckLog log;
+        const steadysum::WeightChecksums weight = checksums.arrays();
+        const steadysum::Verification verification{&weight, &log, epoch, nullptr};
+        kept_rows_ = call.problem.rows();
+        kept_columns_ = call.problem.vocabulary();
+        {
+            const nb::gil_scoped_release released;
+            work_.keep_logits(problems.front(), threads, &verification);
+        }
+        return report(log, problems);
     }
 
     void sum(const Call& call, const OptionalVector& column_weight, const std::optional<Array>& dense,
@@ -355,6 +454,8 @@ NB_MODULE(_native, m) {
     nb::class_<Gradients>(m, "Gradients")
         .def(nb::init<>())
         .def("keep_logits", &Gradients::keep_logits, nb::arg("call"), nb::arg("threads"))
+        .def("keep_verified_logits", &Gradients::keep_verified_logits, nb::arg("call"), nb::arg("checksums"),
+             nb::arg("epoch"), nb::arg("threads"))
         .def("sum", &Gradients::sum, nb::arg("call"), nb::arg("column_weight").none(), nb::arg("dense").none(),
              nb::arg("column_sum").none(), nb::arg("dense_total").none(), nb::arg("dense_sum").none(),
              nb::arg("dense_exp").none(), nb::arg("threads"))
@@ -364,6 +465,11 @@ NB_MODULE(_native, m) {
              nb::arg("keep_above").none(), nb::arg("input_gradient").none(), nb::arg("weight_gradient").none(),
              nb::arg("bias_gradient").none(), nb::arg("first"), nb::arg("threads"));
     m.def("run", &run, nb::arg("calls"), nb::arg("threads"));
+    nb::class_<Checksums>(m, "Checksums")
+        .def(nb::init<const Call&, FloatMatrix, FloatMatrix, FloatVector, int>(), nb::arg("call"), nb::arg("columns"),
+             nb::arg("energies"), nb::arg("inverse_scale"), nb::arg("threads"));
+    m.def("run_verified", &run_verified, nb::arg("calls"), nb::arg("checksums"), nb::arg("ratios"), nb::arg("epoch"),
+          nb::arg("threads"));
     m.def("merge", &merge);
     m.def("merge_weighted", &merge_weighted);
     m.def("narrow", &narrow);
@@ -374,6 +480,26 @@ NB_MODULE(_native, m) {
     m.def("entropy", &entropy);
     m.def("softmax_", &softmax);
 #ifdef STEADYSUM_TRAPS
+    m.def(
+        "strike",
+        [](int target, std::int64_t after, std::int64_t index, int bit, float add, bool persistent, bool unhealed) {
+            steadysum::Strike& s = steadysum::the_strike;
+            s.target = static_cast<steadysum::Target>(target);
+            s.after = after;
+            s.index = index;
+            s.bit = bit;
+            s.add = add;
+            s.persistent = persistent;
+            s.unhealed = unhealed;
+            s.passes = 0;
+            s.struck = 0;
+        },
+        nb::arg("target"), nb::arg("after") = 0, nb::arg("index") = 0, nb::arg("bit") = -1, nb::arg("add") = 0.0F,
+        nb::arg("persistent") = false, nb::arg("unhealed") = false);
+    m.def("struck", [] { return steadysum::the_strike.struck.load(); });
+    m.def("strike_passes", [] { return steadysum::the_strike.passes.load(); });
+    m.attr("TARGETS") =
+        std::vector<std::string>{"none", "input", "weight", "logit", "late_logit", "exp", "sum", "max", "partial"};
     m.def("arm", [](int trap) { steadysum::armed_trap = static_cast<steadysum::Trap>(trap); });
     m.attr("TRAPS") = std::vector<std::string>{"none",
                                                "tail_counts_as_zero",

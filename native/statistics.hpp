@@ -2,10 +2,12 @@
 // what else it carries. Lanes are rows; columns are walked in the published order (docs/bits.md, "A tile").
 #pragma once
 
+#include "checksum.hpp"
 #include "functions.hpp"
 #include "grid.hpp"
 #include "partial.hpp"
 #include "problem.hpp"
+#include "strikes.hpp"
 #include "traps.hpp"
 
 namespace steadysum::STEADYSUM_ISA {
@@ -24,17 +26,20 @@ inline void load_temperature(const Epilogue& e, std::int64_t row, std::int64_t p
         lanes[r] = r < present ? e.temperature[e.temperature_per_row ? row + r : 0] : 1.0F;
 }
 
-inline void apply(const TileEpilogue& e, float* logits, std::int64_t columns) {
-    const Vec scale = set1(e.scale);
+// The logit of a product in the tile's column c.
+inline Vec logit_of(const TileEpilogue& e, std::int64_t c, Vec z) {
     const Vec cap = set1(e.softcap);
+    if (e.bias != nullptr) z = z + set1(e.bias[c]);
+    if (e.scale != 1.0F) z = z * set1(e.scale);
+    if (e.softcap != 0.0F) z = cap * tanh(z / cap);
+    if (e.temperature != nullptr) z = z / load(e.temperature);
+    return z;
+}
+
+inline void apply(const TileEpilogue& e, float* logits, std::int64_t columns) {
     for (std::int64_t c = 0; c < columns; ++c) {
         float* at = logits + c * kPanelRows;
-        Vec z = load(at);
-        if (e.bias != nullptr) z = z + set1(e.bias[c]);
-        if (e.scale != 1.0F) z = z * scale;
-        if (e.softcap != 0.0F) z = cap * tanh(z / cap);
-        if (e.temperature != nullptr) z = z / load(e.temperature);
-        store(at, z);
+        store(at, logit_of(e, c, load(at)));
     }
 }
 
@@ -50,8 +55,7 @@ struct Term {
     Vec carried;
 };
 template <Carry C>
-inline Term term(const float* logit, Vec max) {
-    const Vec z = load(logit);
+inline Term term(Vec z, Vec max) {
     const Vec d = z - max;
     const Vec e = exp(d);
     if constexpr (C == Carry::weighted) return {e, select(e == zero(), zero(), e * d)};
@@ -59,9 +63,10 @@ inline Term term(const float* logit, Vec max) {
     return {e, zero()};
 }
 
-template <Carry C>
-inline Partial sum_up(const float* logits, std::int64_t columns, Vec max) {
-    constexpr int kTogether = 4;  // accumulators kept in registers at a time
+// `checksum` takes the logits along: here, since this is the last pass that reads them.
+template <Carry C, typename Sum>
+inline Partial sum_up(const float* logits, std::int64_t columns, Vec max, Sum& checksum) {
+    constexpr int kTogether = kGroup;  // accumulators kept in registers at a time
     Vec sums[kAccumulators];
     Vec carried[kAccumulators];
     const std::int64_t whole = columns / kAccumulators * kAccumulators;
@@ -69,22 +74,29 @@ inline Partial sum_up(const float* logits, std::int64_t columns, Vec max) {
         Vec s[kTogether];
         Vec more[kTogether];
         for (int i = 0; i < kTogether; ++i) s[i] = more[i] = zero();
-        for (std::int64_t c = a; c < whole; c += kAccumulators)
+        for (std::int64_t c = a; c < whole; c += kAccumulators) {
+            Vec z[kTogether];
+            for (int i = 0; i < kTogether; ++i) z[i] = load(logits + (c + i) * kPanelRows);
+            checksum.add_group(c, z);
             for (int i = 0; i < kTogether; ++i) {
-                const Term t = term<C>(logits + (c + i) * kPanelRows, max);
+                const Term t = term<C>(z[i], max);
                 s[i] = s[i] + t.exp;
                 if constexpr (C != Carry::none) more[i] = more[i] + t.carried;
             }
+        }
         for (int i = 0; i < kTogether; ++i) {
             sums[a + i] = s[i];
             carried[a + i] = more[i];
         }
     }
     for (std::int64_t c = whole; c < columns; ++c) {
-        const Term t = term<C>(logits + c * kPanelRows, max);
+        const Vec z = load(logits + c * kPanelRows);
+        checksum.add(c, z);
+        const Term t = term<C>(z, max);
         sums[c - whole] = sums[c - whole] + t.exp;
         if constexpr (C != Carry::none) carried[c - whole] = carried[c - whole] + t.carried;
     }
+    strike(Target::exp, reinterpret_cast<float*>(sums), kAccumulators * kLanes);
     return {max, pairwise(sums), C != Carry::none ? pairwise(carried) : zero()};
 }
 
@@ -121,11 +133,13 @@ inline void settle(const float* logits, std::int64_t columns, float& max, float&
 }
 
 // The partial of kLanes rows, of which `present` exist, over the columns of a tile.
-template <Carry C>
-inline Partial tile_partial(const float* logits, std::int64_t columns, std::int64_t present) {
+template <Carry C, typename Sum>
+inline Partial tile_partial(const float* logits, std::int64_t columns, std::int64_t present, Sum& checksum) {
     Vec max = set1(armed(Trap::max_starts_at_zero) ? 0.0F : -kInfinity);
     for (std::int64_t c = 0; c < columns; ++c) max = loose_max(max, load(logits + c * kPanelRows));
-    Partial p = sum_up<C>(logits, columns, max);
+    strike(Target::max, reinterpret_cast<float*>(&max), kLanes);
+    Partial p = sum_up<C>(logits, columns, max, checksum);
+    strike(Target::sum, reinterpret_cast<float*>(&p.sum), kLanes);
     const Mask open = unordered(p.sum, p.sum) | (max == zero()) | (max == set1(kInfinity)) | (max == set1(-kInfinity));
     const unsigned existing = (1U << static_cast<unsigned>(present)) - 1U;
     if (const unsigned lanes = bits(open) & existing; lanes != 0 && !armed(Trap::max_starts_at_zero)) {

@@ -1,6 +1,7 @@
 // The functions of one instruction set as the table that the rest of the kernel calls. Included last by each variant.
 #pragma once
 
+#include "checked_tile.hpp"
 #include "elementwise.hpp"
 #include "gradient_products.hpp"
 #include "logit_gradient.hpp"
@@ -17,6 +18,12 @@ constexpr TileKernel make_table(const char* isa) {
         pack_input,
         compute_tile,
         fold,
+        weight_checksums,
+        measure_input,
+        expect,
+        compute_checked_tile,
+        first_damaged_row,
+        first_damaged_partial,
         form,
         sum,
         fold_sums,

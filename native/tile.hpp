@@ -28,8 +28,10 @@ inline void pack_input(const Problem& problem, std::int64_t chunk_begin, std::in
             for (std::int64_t k = 0; k < problem.depth(); k += kBlock) {
                 const std::int64_t depth = Grid::least(kBlock, problem.depth() - k);
                 const std::int64_t row = panel * kPanelRows;
+                float* to = panels + panel_offset(padded, kPanelRows, k, depth, panel);
                 pack_panel<decltype(e)>(problem.input, chunk_begin + row, Grid::least(kPanelRows, chunk_rows - row), k,
-                                        depth, panels + panel_offset(padded, kPanelRows, k, depth, panel));
+                                        depth, to);
+                strike(Target::input, to, depth * kPanelRows);
             }
     });
 }
@@ -49,6 +51,7 @@ inline void multiply_block(const TileTask& task, std::int64_t column, std::int64
     const Chunk& chunk = *task.chunk;
     const std::int64_t depth = Grid::least(kBlock, chunk.problem->depth() - k);
     pack_weight(chunk.problem->weight, task.span.begin + column, width, k, depth, task.weight_block);
+    strike(Target::weight, task.weight_block, width * kBlockStride);
     for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
         const float* panel = chunk.panels + panel_offset(chunk.padded_rows, kPanelRows, k, depth, row / kPanelRows);
         float* logits = task.logits + (row - task.row_begin) * task.panel_columns + column * kPanelRows;
@@ -59,14 +62,9 @@ inline void multiply_block(const TileTask& task, std::int64_t column, std::int64
     }
 }
 
-inline void multiply(const TileTask& task, std::int64_t columns) {
-    const Chunk& chunk = *task.chunk;
-    const std::int64_t depth = chunk.problem->depth();
-    if (takes_few_rows(chunk.problem->weight, chunk.rows)) {
-        for (std::int64_t i = 0; i < columns * kPanelRows; ++i) task.logits[i] = 0.0F;  // of the rows that don't exist
-        few_rows_product(chunk.problem->weight, chunk.rows, task.span.begin, columns, chunk.panels, task.logits);
-        return;
-    }
+// By panels, as they were packed.
+inline void multiply_panels(const TileTask& task, std::int64_t columns) {
+    const std::int64_t depth = task.chunk->problem->depth();
     if (task.row_end - task.row_begin <= kPanelRows) {
         // Few rows: weight is used once, so stream it along its own rows.
         for_blocks(columns, kNarrowColumns, kNarrowColumns, [&](std::int64_t column, std::int64_t width) {
@@ -77,6 +75,19 @@ inline void multiply(const TileTask& task, std::int64_t columns) {
     for (std::int64_t k = 0; k == 0 || k < depth; k += kBlock)  // once even for a depth of 0: logits are zeros then
         for_blocks(columns, kBlockColumns, kBlockColumnsMost,
                    [&](std::int64_t column, std::int64_t width) { multiply_block(task, column, width, k); });
+}
+
+inline void multiply_few_rows(const TileTask& task, std::int64_t columns) {
+    const Chunk& chunk = *task.chunk;
+    for (std::int64_t i = 0; i < columns * kPanelRows; ++i) task.logits[i] = 0.0F;  // of the rows that don't exist
+    few_rows_product(chunk.problem->weight, chunk.rows, task.span.begin, columns, chunk.panels, task.logits);
+}
+
+inline void multiply(const TileTask& task, std::int64_t columns) {
+    if (takes_few_rows(task.chunk->problem->weight, task.chunk->rows))
+        multiply_few_rows(task, columns);
+    else
+        multiply_panels(task, columns);
 }
 
 // Copies a panel's logits to the caller's rows; columns from `columns` to the tile's end are masked.
@@ -109,33 +120,51 @@ inline void store_partial(const TileTask& task, std::int64_t row, const Partial&
     if (chunk.carried != nullptr) store(chunk.carried + at, p.carried);
 }
 
-inline Partial partial(const Problem& problem, const float* logits, std::int64_t columns, std::int64_t present) {
+template <typename Sum>
+inline Partial partial(const Problem& problem, const float* logits, std::int64_t columns, std::int64_t present,
+                       Sum& checksum) {
     switch (problem.carry()) {
-        case Carry::weighted: return tile_partial<Carry::weighted>(logits, columns, present);
-        case Carry::ties: return tile_partial<Carry::ties>(logits, columns, present);
-        default: return tile_partial<Carry::none>(logits, columns, present);
+        case Carry::weighted: return tile_partial<Carry::weighted>(logits, columns, present, checksum);
+        case Carry::ties: return tile_partial<Carry::ties>(logits, columns, present, checksum);
+        default: return tile_partial<Carry::none>(logits, columns, present, checksum);
     }
 }
+
+// Columns of a tile that aren't masked.
+inline std::int64_t unmasked(const Problem& problem, const TileSpan& span) {
+    const std::int64_t columns = problem.valid_columns - span.begin;
+    return columns < 0 ? 0 : Grid::least(columns, span.end - span.begin);
+}
+
+// The epilogue of a task, and the memory that it points into.
+struct TaskEpilogue {
+    float bias[kTileColumns];
+    float temperature[kLanes];
+    TileEpilogue of_tile{};
+
+    TaskEpilogue(const TileTask& task, std::int64_t columns) {
+        const Epilogue& epilogue = task.chunk->problem->epilogue;
+        if (epilogue.bias.data != nullptr)
+            for (std::int64_t c = 0; c < columns; ++c) bias[c] = read(epilogue.bias, task.span.begin + c);
+        of_tile = {epilogue.bias.data != nullptr ? bias : nullptr, epilogue.scale, epilogue.softcap,
+                   epilogue.temperature != nullptr ? temperature : nullptr};
+        if (armed(Trap::bias_once_per_block) && epilogue.bias.data != nullptr) {
+            const auto blocks = static_cast<float>(Grid::ceil_div(task.chunk->problem->depth(), kBlock));
+            for (std::int64_t c = 0; c < columns; ++c) bias[c] *= blocks;
+        }
+    }
+    TaskEpilogue(const TaskEpilogue&) = delete;
+    TaskEpilogue& operator=(const TaskEpilogue&) = delete;
+};
 
 inline void compute_tile(const TileTask& task) {
     const Chunk& chunk = *task.chunk;
     const Problem& problem = *chunk.problem;
     const Epilogue& epilogue = problem.epilogue;
-    const std::int64_t width = task.span.end - task.span.begin;
-    std::int64_t columns = problem.valid_columns - task.span.begin;
-    columns = columns < 0 ? 0 : Grid::least(columns, width);
+    const std::int64_t columns = unmasked(problem, task.span);
     multiply(task, columns);
-
-    float bias[kTileColumns];
-    if (epilogue.bias.data != nullptr)
-        for (std::int64_t c = 0; c < columns; ++c) bias[c] = read(epilogue.bias, task.span.begin + c);
-    float temperature[kLanes];
-    TileEpilogue tile_epilogue{epilogue.bias.data != nullptr ? bias : nullptr, epilogue.scale, epilogue.softcap,
-                               epilogue.temperature != nullptr ? temperature : nullptr};
-    if (armed(Trap::bias_once_per_block) && epilogue.bias.data != nullptr) {
-        const float blocks = static_cast<float>(Grid::ceil_div(problem.depth(), kBlock));
-        for (std::int64_t c = 0; c < columns; ++c) bias[c] *= blocks;
-    }
+    TaskEpilogue own(task, columns);
+    NoChecksum none;
 
     for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanelRows) {
         float* logits = task.logits + (row - task.row_begin) * task.panel_columns;
@@ -143,8 +172,8 @@ inline void compute_tile(const TileTask& task) {
             const std::int64_t present = Grid::least(kLanes, chunk.rows - row - lane);
             if (!epilogue.trivial()) {
                 if (epilogue.temperature != nullptr)
-                    load_temperature(epilogue, chunk.row_begin + row + lane, present, temperature);
-                apply(tile_epilogue, logits + lane, columns);
+                    load_temperature(epilogue, chunk.row_begin + row + lane, present, own.temperature);
+                apply(own.of_tile, logits + lane, columns);
             }
             std::int64_t summed = columns;
             if (armed(Trap::tail_counts_as_zero)) {
@@ -152,7 +181,8 @@ inline void compute_tile(const TileTask& task) {
                     store(logits + c * kPanelRows + lane, zero());
                 summed = task.panel_columns;
             }
-            if (chunk.max != nullptr) store_partial(task, row + lane, partial(problem, logits + lane, summed, present));
+            if (chunk.max != nullptr)
+                store_partial(task, row + lane, partial(problem, logits + lane, summed, present, none));
         }
         if (problem.target_logit != nullptr) pick_targets(task, row, columns, logits);
         if (problem.logits != nullptr) write_logits(task, row, columns, logits);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "checks.hpp"
 #include "grid.hpp"
 #include "problem.hpp"
 
@@ -19,7 +20,8 @@ struct Chunk {
     // Partials: [tile][padded_rows]. max == nullptr: none are taken.
     float* max;
     float* sum;
-    float* carried;  // nullptr when the problem's partials carry nothing
+    float* carried;                       // nullptr when the problem's partials carry nothing
+    const ChunkChecks* checks = nullptr;  // nullptr: nothing is verified
 };
 
 // One tile for some rows of a chunk (begin is a multiple of the panel's rows), and the scratch memory to compute it in.
@@ -129,6 +131,17 @@ struct TileKernel {
     void (*compute_tile)(const TileTask& task);
     // Folds the partials of rows [row_begin, row_end) of a chunk into the problem's outputs.
     void (*fold)(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, std::int64_t row_end);
+    // Verified runs (checks.hpp). The checksums of one tile of a weight; scratch: checksum_scratch_doubles(H).
+    void (*weight_checksums)(const Matrix& weight, const TileSpan& span, std::int64_t valid_columns, std::int64_t tile,
+                             double* scratch, const WeightChecksums& out);
+    // What rows [begin, end) of a chunk are checked by; row: H floats of scratch.
+    void (*measure_input)(const Chunk& chunk, std::int64_t begin, std::int64_t end, float* row);
+    // The expected checksums of the task's rows, of all tiles; the task's tile and span play no part.
+    void (*expect)(const TileTask& task, std::int64_t tiles);
+    void (*compute_checked_tile)(const TileTask& task);
+    // The first row of [begin, end) whose packed input, or whose partial of a tile, isn't what was put there; or end.
+    std::int64_t (*first_damaged_row)(const Chunk& chunk, std::int64_t begin, std::int64_t end);
+    std::int64_t (*first_damaged_partial)(const Chunk& chunk, std::int64_t tile, std::int64_t begin, std::int64_t end);
     void (*form)(const FormTask& task);
     void (*sum)(const SumTask& task);
     void (*fold_sums)(const Chunk& chunk, const Grid& grid, const float* partials, std::int64_t row_begin,

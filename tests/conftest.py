@@ -14,7 +14,7 @@ from torch import Tensor
 from steadysum import _extension, kernels
 from steadysum.kernels import ascend, triton
 
-from . import on_gpu
+from . import on_gpu, trap_build
 
 # Without a GPU the triton kernel runs in Triton's interpreter. It reads this where it is first used, and a process that
 # a test starts inherits it.
@@ -86,3 +86,20 @@ def assert_as_good_as() -> Callable[[Tensor, Tensor, Tensor], None]:
         assert error <= allowed, f"root-mean-square error {error:.3g}, allowed {allowed:.3g}"
 
     return check
+
+
+@pytest.fixture(scope="session")
+def built_with_traps() -> ModuleType:
+    """The extension's second build, in which `arm` switches one trap on."""
+    if trap_build.compiler() is None:
+        pytest.skip("no C++ compiler to build the extension with traps")
+    return trap_build.load()
+
+
+@pytest.fixture
+def traps(built_with_traps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """That build in the place of the shipped extension, no trap armed and nothing struck."""
+    monkeypatch.setattr(_extension, "module", built_with_traps)
+    yield built_with_traps
+    built_with_traps.arm(0)
+    built_with_traps.strike(0)

@@ -5,7 +5,7 @@ Not here: the arithmetic (native/), or how the extension is found (_extension.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -40,10 +40,10 @@ def supports(problem: Problem) -> str | None:
 
 def statistics(calls: Sequence[Operands]) -> list[Statistics]:
     """max, sum_exp, and what else each call asks for: one parallel region over the union of the calls' tiles."""
-    native = _module()
-    results = [_results(call) for call in calls]
+    native = extension()
+    results = [empty_results(call) for call in calls]
     work = [
-        _call(native, call, result, None)
+        call_of(native, call, result, None)
         for call, result in zip(calls, results, strict=True)
         if call.input.shape[0] > 0
     ]
@@ -54,30 +54,41 @@ def statistics(calls: Sequence[Operands]) -> list[Statistics]:
 
 def logits(call: Operands, out: Tensor) -> Statistics:
     """Write the logits [N, V] and return their statistics."""
-    native = _module()
-    result = _results(call)
+    native = extension()
+    result = empty_results(call)
     if call.input.shape[0] > 0:
-        native.run([_call(native, call, result, out)], torch.get_num_threads())
+        native.run([call_of(native, call, result, out)], torch.get_num_threads())
     return result
 
 
 def softmax(call: Operands, out: Tensor) -> None:
     """Write the softmax [N, V], using `out` for the logits."""
-    found = logits(call, out)
-    if call.input.shape[0] > 0:
+    softmax_of(logits(call, out), out)
+
+
+def softmax_of(found: Statistics, out: Tensor) -> None:
+    """Turn logits [N, V] into the softmax, in their place."""
+    if out.shape[0] > 0:
         total = found.sum_exp.masked_fill(found.max == torch.inf, torch.nan)  # as in torch: a row with +inf is NaN
-        _module().softmax_(out, found.max, total, torch.get_num_threads())
+        extension().softmax_(out, found.max, total, torch.get_num_threads())
 
 
 def chunk_statistics(call: Operands) -> Statistics:
     """The statistics with every sum that the call asks for, chunk of rows by chunk of rows."""
-    native = _module()
+    return kept_statistics(call, keep_logits)
+
+
+def kept_statistics(call: Operands, keep: Keep) -> Statistics:
+    """chunk_statistics, with the logits of each chunk kept by `keep`."""
+    native = extension()
     work = native.Gradients()
-    whole = _results(call)
+    whole = empty_results(call)
     for start, stop in row_chunks(call, stored=True):
         chunk = call.rows(start, stop)
         found = whole.rows(start, stop)
-        _keep_logits(work, _call(native, chunk, found, None), chunk, found)
+        native_call = call_of(native, chunk, found, None)
+        keep(work, native_call, chunk)
+        _sum(work, native_call, chunk, found)
     return whole
 
 
@@ -87,7 +98,14 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
     With `known` statistics the logits are computed once more, segment by segment; without, those of a chunk of rows
     are kept until its statistics are found.
     """
-    native = _module()
+    return kept_gradients(call, pull_back, wanted, known, keep_logits)
+
+
+def kept_gradients(
+    call: Operands, pull_back: PullBack, wanted: Wanted, known: Statistics | None, keep: Keep
+) -> Gradients:
+    """`gradients`, with the logits of each chunk kept by `keep`."""
+    native = extension()
     work = native.Gradients()
     hidden, vocab = call.weight.shape[1], call.weight.shape[0]
     every_row = call.kept is None
@@ -100,10 +118,11 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
         bias = torch.empty(vocab)
     for start, stop in row_chunks(call, stored=known is None):
         chunk = call.rows(start, stop)
-        found = _results(chunk) if known is None else known.rows(start, stop)
-        native_call = _call(native, chunk, found if known is None else Statistics(found.max, found.sum_exp), None)
+        found = empty_results(chunk) if known is None else known.rows(start, stop)
+        native_call = call_of(native, chunk, found if known is None else Statistics(found.max, found.sum_exp), None)
         if known is None:
-            _keep_logits(work, native_call, chunk, found)
+            keep(work, native_call, chunk)
+            _sum(work, native_call, chunk, found)
         terms = pull_back(found, start, stop)
         if terms.slope is not None and terms.exp is None:
             terms = terms._replace(exp=torch.zeros_like(terms.slope))
@@ -137,21 +156,29 @@ def gradients(call: Operands, pull_back: PullBack, wanted: Wanted, known: Statis
     return Gradients(input, weight, bias)
 
 
-def _keep_logits(work: Any, native_call: Any, chunk: Operands, found: Statistics) -> None:
-    """Find a chunk's statistics, sums included, and keep its logits in `work`."""
-    threads = torch.get_num_threads()
-    work.keep_logits(native_call, threads)
-    if chunk.wants_column_sum or chunk.dense is not None:
-        work.sum(
-            native_call,
-            column_weight=chunk.column_weight,
-            dense=_readable(chunk.dense),
-            column_sum=found.column_sum,
-            dense_total=found.dense_total,
-            dense_sum=found.dense_sum,
-            dense_exp=found.dense_exp,
-            threads=threads,
-        )
+# What finds a chunk's statistics and keeps its logits in `work`, from the chunk's call and operands.
+Keep = Callable[[Any, Any, Operands], None]
+
+
+def keep_logits(work: Any, native_call: Any, _chunk: Operands) -> None:
+    """Find a chunk's statistics, and keep its logits in `work`."""
+    work.keep_logits(native_call, torch.get_num_threads())
+
+
+def _sum(work: Any, native_call: Any, chunk: Operands, found: Statistics) -> None:
+    """The sums over the rows of the logits that `work` keeps."""
+    if not chunk.wants_column_sum and chunk.dense is None:
+        return
+    work.sum(
+        native_call,
+        column_weight=chunk.column_weight,
+        dense=_readable(chunk.dense),
+        column_sum=found.column_sum,
+        dense_total=found.dense_total,
+        dense_sum=found.dense_sum,
+        dense_exp=found.dense_exp,
+        threads=torch.get_num_threads(),
+    )
 
 
 def _readable(dense: Tensor | None) -> Tensor | None:
@@ -161,7 +188,7 @@ def _readable(dense: Tensor | None) -> Tensor | None:
     if dense.dtype in (torch.float32, *SIXTEEN_BIT):
         return _plain(dense)
     narrow = torch.empty(dense.shape)
-    _module().narrow(_plain(dense).reshape(-1).contiguous(), narrow.view(-1))  # in the published rounding mode
+    extension().narrow(_plain(dense).reshape(-1).contiguous(), narrow.view(-1))  # in the published rounding mode
     return narrow
 
 
@@ -172,31 +199,31 @@ def _column(coefficients: Tensor | None) -> Tensor | None:
 def logprobs(found: Statistics) -> Tensor:
     """Log-probability of each row's target, with published bits."""
     out = torch.empty_like(found.max)
-    _module().logprob(found.target_logit, found.max, found.sum_exp, out)
+    extension().logprob(found.target_logit, found.max, found.sum_exp, out)
     return out
 
 
 def entropy(found: Statistics) -> Tensor:
     """Entropy of each row in nats, with published bits."""
     out = torch.empty_like(found.max)
-    _module().entropy(found.sum_exp, found.weighted_sum, out)
+    extension().entropy(found.sum_exp, found.weighted_sum, out)
     return out
 
 
 def log(sum_exp: Tensor) -> Tensor:
     """Elementwise natural logarithm, with published bits."""
     out = torch.empty_like(sum_exp)
-    _module().log(sum_exp, out)
+    extension().log(sum_exp, out)
     return out
 
 
-def _module() -> ModuleType:
+def extension() -> ModuleType:
     module = _extension.module
     assert module is not None, "the registry selects only kernels that support the problem"
     return module
 
 
-def _results(call: Operands) -> Statistics:
+def empty_results(call: Operands) -> Statistics:
     def column() -> Tensor:
         return torch.empty(call.size, dtype=torch.float32)
 
@@ -217,7 +244,7 @@ def _results(call: Operands) -> Statistics:
     )
 
 
-def _call(native: ModuleType, call: Operands, result: Statistics, logits: Tensor | None) -> Any:
+def call_of(native: ModuleType, call: Operands, result: Statistics, logits: Tensor | None) -> Any:
     return native.Call(
         input=_plain(call.input),
         weight=_plain(call.weight),

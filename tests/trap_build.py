@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[1]
 BUILD: Final = ROOT / os.environ.get("STEADYSUM_TRAPS_BUILD", "build/traps")
 
 

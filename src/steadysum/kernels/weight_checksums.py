@@ -1,0 +1,108 @@
+"""The checksums of weights that kernel `native` verifies calls by, kept between calls.
+
+They are taken once for each version of a weight: a pass over it, about a hundredth of the product with 1024 rows. What
+writes through `.data` doesn't change a tensor's version; the kernel finds out when a result doesn't fit, and has them
+taken anew before it blames anything. Not here: what the checksums are (native/checksum.hpp), or who compares
+(native_checked.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from steadysum.kernels.problem import Operands
+from steadysum.tiling import Shard, tiles
+
+__all__ = ["forget", "take"]
+
+KEPT: Final = 16  # weights; a model has one or two heads
+BLOCK: Final = 128  # length of a reduction's block (docs/bits.md)
+
+
+class _Key(NamedTuple):
+    """What decides a weight's checksums, as far as it can be seen from outside."""
+
+    storage: int  # its address, which no other storage takes while an entry refers to it
+    offset: int
+    version: int | None  # None: the tensor was made under inference_mode, which counts no versions
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    valid_vocab: int
+    shard: Shard | None
+    isa: str  # which rounds sums of its own
+
+
+class _Entry(NamedTuple):
+    checksums: Any
+    storage: StorageWeakRef
+
+
+_kept: OrderedDict[_Key, _Entry] = OrderedDict()
+_lock = threading.Lock()
+_warned = False
+
+
+def take(module: ModuleType, call: Operands, native_call: Any) -> Any:
+    """The checksums of a call's weight, for the extension."""
+    key = _key(module, call)
+    with _lock:
+        found = _kept.get(key)
+        if found is not None:
+            _kept.move_to_end(key)
+            return found.checksums
+    vocab, hidden = call.weight.shape
+    count = 2 * len(tiles(vocab, call.shard))
+    blocks = -(-hidden // BLOCK)
+    checksums = module.Checksums(
+        native_call,
+        columns=torch.empty(count, hidden),
+        energies=torch.empty(count, blocks),
+        inverse_scale=torch.empty(count // 2),
+        threads=torch.get_num_threads(),
+    )
+    with _lock:
+        for old in [each for each, entry in _kept.items() if entry.storage.expired()]:  # type: ignore[no-untyped-call]
+            del _kept[old]
+        _kept[key] = _Entry(checksums, StorageWeakRef(call.weight.untyped_storage()))  # type: ignore[no-untyped-call]
+        while len(_kept) > KEPT:
+            _kept.popitem(last=False)
+    return checksums
+
+
+def forget(module: ModuleType, call: Operands) -> None:
+    """Have a weight's checksums taken anew: its elements aren't what they were taken of."""
+    with _lock:
+        _kept.pop(_key(module, call), None)
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "a weight has changed though its version has not, so its checksums were taken again: it was written "
+            "through .data or under inference_mode, or its memory is damaged; of its own, a checksum can't tell which. "
+            "This is said once.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _key(module: ModuleType, call: Operands) -> _Key:
+    weight = call.weight
+    return _Key(
+        weight.untyped_storage()._cdata,
+        int(weight.storage_offset()),
+        None if weight.is_inference() else weight._version,
+        tuple(weight.shape),
+        weight.stride(),
+        weight.dtype,
+        call.valid_vocab,
+        call.shard,
+        module.isa(),
+    )
