@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import torch
 
-import steadysum
 from steadysum import _extension
 from steadysum.environment import gpu, vendor
 from steadysum.environment.determinism import devices_here, read_switches
@@ -87,7 +86,7 @@ def components(of_vendor: Mapping[str, Found]) -> dict[str, Found]:
         One for each of NAMES.
     """
     found = {
-        "steadysum": Found(steadysum.__version__, "steadysum.__version__"),
+        "steadysum": Found(importlib.metadata.version("steadysum"), "the installed package"),
         "native": _native(),
         "python": Found(platform.python_version(), platform.python_implementation()),
         **_of_torch(),
