@@ -1,7 +1,7 @@
 """The program of a core's cube unit: P2's products, through product buffers that its vector units empty.
 
-Under the policies that prove what they read a buffer has a stamp: it is taken back before the buffer is written, and
-set when the whole product is in memory, so that a vector unit knows which tile it has read.
+Under the policies that prove what they read each half of a buffer is a record that counts the core's tiles: the cube
+reads it back, and the vector unit that takes it knows which tile it has read, and that it is whole.
 """
 
 from __future__ import annotations
@@ -16,68 +16,59 @@ from steadysum.cores.grid import HALVES
 from steadysum.cores.job import CUBE_OPERATIONS, Job, place
 from steadysum.cores.plan import Share
 from steadysum.cores.waiting import wait_for
-from steadysum.sync.actions import Compute, Fence, Place, Program, Signal, Word, Write
-from steadysum.sync.records import STAMP_WORDS
+from steadysum.sync.actions import Compute, Place, Program, Signal, Word, Write
+from steadysum.sync.policies import Party, publish
+from steadysum.sync.records import Slot
 from steadysum.trace.events import Unit
 
-__all__ = ["WRITING", "cube", "product_stamp"]
-
-WRITING = 1  # in a product's stamp: the buffer is being written
+__all__ = ["cube"]
 
 
 def cube(job: Job, unit: Unit) -> Program:
     """All tiles of the core, in order."""
-    core, buffers = unit.core, job.plan.layout.buffers
+    core, buffers, party = unit.core, job.plan.layout.buffers, job.party(unit)
     for step, share in enumerate(job.plan.shares[core]):
         where = place(job.epoch, 2, 2 * step)
         free_from = step - buffers + 1  # tiles that must have been taken before this one has a buffer
         if not job.plan.cut.overlaps:
-            yield from wait_for(job.party(unit), where, job.free(core), free_from, "buffer free")
+            yield from wait_for(party, where, job.free(core), free_from, "buffer free")
         logits = yield Compute(where, _product(job, share), _cost(job, share), "product")
         if job.plan.cut.overlaps:
-            yield from wait_for(job.party(unit), where, job.free(core), free_from, "buffer free")
-        yield from _put(job, where, share, core, step, logits)
+            yield from wait_for(party, where, job.free(core), free_from, "buffer free")
+        yield from _put(job, party, where, share, step, logits)
         yield Signal(where, job.ready(core), step + 1)
 
 
 def _put(
     job: Job,
+    party: Party,
     where: Place,
     share: Share,
-    core: int,
     step: int,
     logits: NDArray[Any],  # [rows, columns]
 ) -> Program:
-    buffer = step % job.plan.layout.buffers
-    stamp = job.plan.layout.product_stamp(core, buffer)
-    if job.parts.stamp:
-        yield Write(where, (Word(stamp, product_stamp(job.epoch, step, WRITING)),))
-        yield Fence(where)
-    yield Write(where, tuple(_halves(job, share, core, buffer, logits)))
-    if job.parts.fence:
-        yield Fence(where)
-    if job.parts.stamp:
-        yield Write(where, (Word(stamp, product_stamp(job.epoch, step, 0)),))
-        yield Fence(where)
+    halves = _halves(job, share, party.own.core, step, logits)
+    if not job.parts.stamp:
+        yield Write(where, tuple(Word(slot.payload[0], part) for slot, part in halves))
+        return
+    for slot, part in halves:
+        yield from publish(party, where, slot, step + 1, (part,))
 
 
-def product_stamp(epoch: int, step: int, state: int) -> NDArray[np.int64]:
-    """The stamp of a product buffer: which call's and which tile of the core it holds."""
-    line = np.zeros(STAMP_WORDS, np.int64)
-    line[:3] = (epoch, step + 1, state)
-    return line
-
-
-def _halves(job: Job, share: Share, core: int, buffer: int, logits: NDArray[Any]) -> list[Word]:
-    """The product as two words, one for each vector unit."""
-    words = []
+def _halves(
+    job: Job, share: Share, core: int, step: int, logits: NDArray[Any]
+) -> list[tuple[Slot, NDArray[np.float32]]]:
+    """The product in two parts, one for each vector unit, and where each goes."""
+    found = []
     for half in range(HALVES):
         rows = share.tile.half(half, job.plan.grid.geometry)
         if rows:
             first = rows.start - share.tile.row
-            span = job.plan.layout.product(core, buffer, half, len(rows), logits.shape[1])
-            words.append(Word(span, logits[first : first + len(rows)].reshape(-1)))
-    return words
+            slot = job.plan.layout.product_record(
+                core, step % job.plan.layout.buffers, half, len(rows), logits.shape[1]
+            )
+            found.append((slot, logits[first : first + len(rows)].reshape(-1)))
+    return found
 
 
 def _product(job: Job, share: Share) -> Any:

@@ -370,7 +370,7 @@ class _Launch:
             armed.spoil_outputs(job.memory, place(self._epoch, 4))
         self.outputs = outputs_of(job, self._problem.return_logits)
         if job.parts.stamp:
-            self._error = proven(job)
+            self._error = proven(job, self._problem.return_logits)
 
 
 def _dead(epoch: int, units: Sequence[Unit]) -> SyncTimeout:

@@ -47,7 +47,7 @@ class Layout:
         rows = grid.rows
         self.regions: tuple[tuple[str, Any, int], ...] = (
             ("product", np.float32, grid.cores * buffers * self.tile_elements),
-            ("product_stamp", np.int64, grid.cores * buffers * STAMP_WORDS),
+            ("product_stamp", np.int64, grid.cores * buffers * HALVES * STAMP_WORDS),
             ("max", np.float32, slots * self.slot_rows),
             ("sum", np.float32, slots * self.slot_rows),
             ("target_logit", np.float32, slots * self.slot_rows),
@@ -67,10 +67,12 @@ class Layout:
         start = (core * self.buffers + buffer) * self.tile_elements + half * self.half_elements
         return Span("product", start, start + rows * columns)
 
-    def product_stamp(self, core: int, buffer: int) -> Span:
-        """The stamp of a core's product buffer."""
-        start = (core * self.buffers + buffer) * STAMP_WORDS
-        return Span("product_stamp", start, start + STAMP_WORDS)
+    def product_record(self, core: int, buffer: int, half: int, rows: int, columns: int) -> Slot:
+        """The record of that half: its count is the core's tile, from 1."""
+        start = ((core * self.buffers + buffer) * HALVES + half) * STAMP_WORDS
+        stamp = Span("product_stamp", start, start + STAMP_WORDS)
+        counted = "the product of the core's tile {} in the place of that of tile {}"
+        return Slot(core, stamp, (self.product(core, buffer, half, rows, columns),), counted)
 
     def half_block(self, row: int) -> int:
         """The half of a row block that a row lies in."""

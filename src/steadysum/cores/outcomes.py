@@ -190,7 +190,7 @@ SCENARIOS: Final = (
     Scenario(
         "overrun, buffer",
         "overrun:site=buffer free,core=1,lead=99",
-        "The product's stamp names another tile: the product is gone, and the call is launched again; "
+        "The half tile's stamp names another tile: the product is gone, and the call is launched again; "
         "max_retries times, for here every wait fails.",
         (1,),
     ),
@@ -241,6 +241,54 @@ SCENARIOS: Final = (
         "flip:site=product,core=1,bits=30-30,most=1",
         "Policy 1 stamps what it is given; the checksum of the weight finds the row, and a second core other bits.",
         (1, 0, 2),
+    ),
+    Scenario(
+        "flip, product buffer",
+        "flip:site=product,at=write,core=1,bits=30-30,most=1",
+        "Each half of a product is a record: the cube reads it back, and writes it again.",
+        (1,),
+    ),
+    Scenario(
+        "dropped, product, once",
+        "dropped:site=product,core=1,most=1",
+        "The cube reads its half tile back, and writes it again.",
+        (1,),
+    ),
+    Scenario(
+        "dropped, product, always",
+        "dropped:site=product,core=1",
+        "The cube reads its half tile back, and gives up after max_retries.",
+        (1,),
+    ),
+    Scenario(
+        "torn, product",
+        "torn:site=product,core=1,most=1",
+        "The digest covers the whole half tile: the cube reads it back, and writes it again.",
+        (1,),
+    ),
+    Scenario(
+        "unwritten, product",
+        "unwritten:site=product,core=1,most=1",
+        "As a torn one: the cube reads it back, and writes it again.",
+        (1,),
+    ),
+    Scenario(
+        "stale, product, once",
+        "stale:site=product,core=1,role=v0,most=1",
+        "The digest doesn't fit what the vector unit takes: it is read again.",
+        (1,),
+    ),
+    Scenario(
+        "stale, product, always",
+        "stale:site=product,core=1,age=9",
+        "The digest doesn't fit, however often the half tile is read.",
+        (1,),
+    ),
+    Scenario(
+        "reordered, product",
+        "reordered:site=product,core=1,most=1",
+        "The vector unit finds a half tile that the stamp doesn't fit, and reads again until the words are there.",
+        (1,),
     ),
     Scenario(
         "flip, statistics",

@@ -12,7 +12,7 @@ from steadysum.cores.job import Job
 from steadysum.errors import StaleRead
 from steadysum.sync.records import Slot, fault_of, record_of
 
-__all__ = ["Outputs", "outputs_of", "proven", "records_of"]
+__all__ = ["Outputs", "outputs_of", "products_of", "proven", "records_of"]
 
 
 class Outputs(NamedTuple):
@@ -66,11 +66,29 @@ def records_of(job: Job) -> list[Slot]:
     return slots
 
 
-def proven(job: Job) -> StaleRead | None:
+def products_of(job: Job) -> list[tuple[Slot, int]]:
+    """The records that product buffers hold when a launch has ended, and their counts: of each buffer, its last tile's.
+
+    Where logits are returned every tile has a buffer of its own.
+    """
+    layout, found = job.plan.layout, []
+    for core, shares in enumerate(job.plan.shares if job.plan.grid.tiles else ()):
+        for step in range(max(0, len(shares) - layout.buffers), len(shares)):
+            tile = shares[step].tile
+            for half in range(HALVES):
+                rows = len(tile.half(half, job.plan.grid.geometry))
+                if rows:
+                    slot = layout.product_record(core, step % layout.buffers, half, rows, tile.columns)
+                    found.append((slot, step + 1))
+    return found
+
+
+def proven(job: Job, return_logits: bool) -> StaleRead | None:
     """None if every output's record is of this call and whole; else the error that names the first core at fault."""
-    for slot in records_of(job):
+    wanted = [(slot, 1) for slot in records_of(job)] + (products_of(job) if return_logits else [])
+    for slot, count in wanted:
         stamp, payload = record_of([job.memory.load(span) for span in slot.spans])
-        fault = fault_of(slot, stamp, payload, job.epoch, 1)
+        fault = fault_of(slot, stamp, payload, job.epoch, count)
         if fault is not None:
             return StaleRead(
                 f"outputs of core {slot.core} in call {job.epoch}, read by the host",

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadysum.cores.arithmetic import Partial, combine, identity, merge, product_is_right, statistics
-from steadysum.cores.cube import WRITING, product_stamp
 from steadysum.cores.job import MERGE, VECTOR_ELEMENTS, Job, place
 from steadysum.cores.plan import Share
 from steadysum.cores.vendor_phases import target_of, with_padding
 from steadysum.cores.waiting import wait_for
-from steadysum.errors import AccuracyError, StaleRead
-from steadysum.sync.actions import Action, Compute, Flag, Note, Place, Program, Read, Signal
+from steadysum.errors import AccuracyError
+from steadysum.sync.actions import Action, Compute, Flag, Note, Place, Program, Signal
 from steadysum.sync.policies import Party, collect, finish, heartbeat, meet, publish
 from steadysum.sync.records import Payload, Slot
 from steadysum.trace.events import Unit
@@ -89,48 +88,23 @@ def _take(
         StaleRead: the buffer doesn't hold it, naming the core.
         AccuracyError: its checksum is wrong, under policy `verified`.
     """
-    buffer = step % job.plan.layout.buffers
-    stamp = job.plan.layout.product_stamp(unit.core, buffer)
     half = int(unit.role == "v1")
-    product = job.plan.layout.product(unit.core, buffer, half, len(rows), share.tile.columns)
-    wanted = product_stamp(job.epoch, step, 0)
-    fault = ""
-    for attempt in range(party.attempts):
-        if attempt:
-            yield Note(where, "retry", "stale", fault, unit.core)
-            yield Compute(where, _nothing, party.waits.heartbeat, "wait before reading again")
-        before, values = yield Read(where, (stamp, product))
-        (after,) = yield Read(where, (stamp,))
-        logits = values.reshape(len(rows), -1)
-        fault = _fault_of(before, after, wanted)
-        if fault:
-            continue
-        if not job.verifies:
-            return logits  # type: ignore[no-any-return]
-        known = job.checksums[share.tile.column]
-        work = call(product_is_right, job.input[rows.start : rows.stop], logits, known)
-        right = yield Compute(where, work, logits.size / VECTOR_ELEMENTS, "checksum")
-        if right:
-            return logits  # type: ignore[no-any-return]
-        fault = "rows whose sum isn't what the checksum of the weight gives"
-    error = AccuracyError if fault.startswith("rows") else StaleRead
-    raise error(
-        f"product of tile {step} on core {unit.core} in call {job.epoch}, read by {unit}",
-        seen=fault,
-        allowed="the whole product of this tile",
-        remedy="Run the call again; if it comes back, this core's cube unit or its buffer is at fault.",
+    buffer = step % job.plan.layout.buffers
+    slot = job.plan.layout.product_record(unit.core, buffer, half, len(rows), share.tile.columns)
+    (values,) = yield from collect(party, where, slot, step + 1)
+    logits: NDArray[np.float32] = values.reshape(len(rows), -1)
+    if not job.verifies:
+        return logits
+    work = call(product_is_right, job.input[rows.start : rows.stop], logits, job.checksums[share.tile.column])
+    if (yield Compute(where, work, logits.size / VECTOR_ELEMENTS, "checksum")):
+        return logits
+    raise AccuracyError(
+        f"product of tile {step + 1} of core {unit.core} in call {job.epoch}, read by {unit}",
+        seen="rows whose sum isn't what the checksum of the weight gives",
+        allowed="the product of this tile",
+        remedy="Run the call again; if it comes back, this core's cube unit computes wrong.",
         cores=(unit.core,),
     )
-
-
-def _fault_of(before: NDArray[np.int64], after: NDArray[np.int64], wanted: NDArray[np.int64]) -> str:
-    """Why a product buffer's stamps don't prove that what was read between them is the tile's; empty: they do."""
-    for line in (before, after):
-        if not np.array_equal(line, wanted):
-            if line[2] == WRITING:
-                return f"a buffer that is being written for tile {line[1] - 1}"
-            return f"the product of tile {line[1] - 1} of call {line[0]}"
-    return ""
 
 
 def _statistics(
@@ -239,7 +213,3 @@ def _merging(
             return largest, total, np.where(masked, np.float32(0), found - largest)
 
     return work
-
-
-def _nothing() -> None:
-    return None

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from steadysum.errors import StaleRead, SyncTimeout
 from steadysum.sync.actions import Action, Await, Barrier, Compute, Fence, Flag, Note, Place, Read, Signal, Word, Write
-from steadysum.sync.records import Payload, Slot, fault_of, record_of, words_of
+from steadysum.sync.records import Payload, Slot, fault_of, is_as_written, record_of, words_of
 from steadysum.trace.events import Unit
 
 __all__ = [
@@ -149,15 +149,17 @@ def publish(party: Party, place: Place, slot: Slot, count: int, payload: Payload
     for attempt in range(party.attempts):
         if attempt:
             yield Note(place, "retry", "stale", "read back", slot.core)
-        yield Write(place, words_of(slot, party.epoch, count, payload))
+        words = words_of(slot, party.epoch, count, payload)
+        yield Write(place, words)
         if not party.parts.read_back:
             return
         if party.parts.fence:
             yield Fence(place)
-        stamp, found = record_of((yield Read(place, slot.spans)))
-        fault = fault_of(slot, stamp, found, party.epoch, count)
-        if fault is None:
+        read = yield Read(place, slot.spans)
+        if is_as_written(words, read):
             return
+        stamp, found = record_of(read)
+        fault = fault_of(slot, stamp, found, party.epoch, count) or "other words than were written"
     raise _stale(party, slot, fault or "", "written")
 
 

@@ -8,6 +8,8 @@ torn.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,10 +18,24 @@ from numpy.typing import NDArray
 from steadysum.sync.actions import Word
 from steadysum.sync.memory import LINE, Span
 
-__all__ = ["STAMP_WORDS", "Payload", "Slot", "Stamp", "digest", "fault_of", "record_of", "stamp_of", "words_of"]
+__all__ = [
+    "STAMP_WORDS",
+    "Payload",
+    "Slot",
+    "Stamp",
+    "digest",
+    "fault_of",
+    "is_as_written",
+    "record_of",
+    "stamp_of",
+    "words_of",
+]
 
 Payload = tuple[NDArray[Any], ...]  # one array for each span of the slot's payload
 STAMP_WORDS: Final = LINE // 8  # int64 words of a stamp's line
+# Bytes from which on a part enters the digest condensed: a product's half tile is 64 KiB, of which a CRC-32 takes three
+# to five times as long.
+_LARGE: Final = 4096
 
 
 class Slot(NamedTuple):
@@ -28,6 +44,7 @@ class Slot(NamedTuple):
     core: int  # its writer
     stamp: Span  # STAMP_WORDS int64 words, a line of its own
     payload: tuple[Span, ...]
+    counted: str = "{} of {} partials merged"  # what another count than the wanted one means
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -40,16 +57,39 @@ class Stamp(NamedTuple):
 
     epoch: int  # number of the call
     core: int  # writer
-    count: int  # type: ignore[assignment]  # of the partials merged into the payload
+    count: int  # type: ignore[assignment]  # of the partials merged into the payload; of a product: its tile, from 1
     digest: int  # of the three above and the payload
 
 
 def digest(epoch: int, core: int, count: int, payload: Payload) -> int:
-    """CRC-32 over the header and the payload's bytes: sees every change of up to 32 adjacent bits."""
+    """CRC-32 over the header and the payload's bytes: sees every change of up to 32 adjacent bits.
+
+    A part of 4 KiB or more enters condensed to 8 bytes, which every change within one 8-byte word changes.
+    """
     value = zlib.crc32(b"%d,%d,%d" % (epoch, core, count))
     for part in payload:
-        value = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, value)
+        data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        value = zlib.crc32(data.data if data.size < _LARGE else _condensed(data), value)
     return value
+
+
+def _condensed(data: NDArray[np.uint8]) -> bytes:
+    """The sum, modulo 2^64, of a large part's 8-byte words times odd numbers, and the bytes after the last whole word.
+
+    Before that the upper half of each word is folded into the lower one, so that sign bits don't cancel each other.
+    """
+    count = data.size // 8
+    words = data[: 8 * count].view(np.uint64)
+    mixed = words >> np.uint64(32)
+    mixed ^= words
+    mixed *= _multipliers(count)
+    return bytes(mixed.sum(dtype=np.uint64).tobytes()) + data[8 * count :].tobytes()
+
+
+@lru_cache(maxsize=16)
+def _multipliers(count: int) -> NDArray[np.uint64]:
+    """So many odd numbers with no pattern to them, always the same."""
+    return np.random.PCG64(0).random_raw(count) | np.uint64(1)
 
 
 def words_of(slot: Slot, epoch: int, count: int, payload: Payload) -> tuple[Word, ...]:
@@ -58,6 +98,20 @@ def words_of(slot: Slot, epoch: int, count: int, payload: Payload) -> tuple[Word
     stamp[:4] = (epoch, slot.core, count, digest(epoch, slot.core, count, payload))
     parts = [Word(span, values) for span, values in zip(slot.payload, payload, strict=True)]
     return (*parts, Word(slot.stamp, stamp))
+
+
+def is_as_written(words: Sequence[Word], read: Sequence[NDArray[Any]]) -> bool:
+    """Whether a Read of slot.spans, the stamp first, gave back the words of words_of, the stamp last, bit for bit."""
+    written = (words[-1], *words[:-1])
+    return all(_same_bits(word.values, found) for word, found in zip(written, read, strict=True))
+
+
+def _same_bits(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    if first.dtype != second.dtype or first.size != second.size:
+        return False
+    if first.nbytes < _LARGE:
+        return first.tobytes() == second.tobytes()
+    return np.array_equal(first.reshape(-1).view(np.uint8), second.reshape(-1).view(np.uint8))
 
 
 def record_of(read: list[NDArray[Any]]) -> tuple[Stamp, Payload]:
@@ -87,5 +141,5 @@ def fault_of(slot: Slot, stamp: Stamp, payload: Payload, epoch: int, count: int 
     if digest(stamp.epoch, stamp.core, stamp.count, payload) != stamp.digest:
         return "stamp doesn't fit the payload: torn or damaged"
     if count is not None and stamp.count != count:
-        return f"{stamp.count} of {count} partials merged"
+        return slot.counted.format(stamp.count, count)
     return None
