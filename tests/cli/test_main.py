@@ -93,7 +93,7 @@ def test_an_error_of_ours_is_one_line_and_one_hint(steadysum: Callable[..., Any]
 
 
 def test_a_bug_is_no_verdict(steadysum: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug() -> None:
+    def bug(*_: object) -> None:
         raise AssertionError("planted")
 
     monkeypatch.setattr(doctor, "examine", bug)

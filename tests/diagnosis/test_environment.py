@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import sys
 from types import ModuleType
 
 import pytest
-import torch
 
-import steadysum
 from steadysum import _extension, kernels
-from steadysum.diagnosis.environment import NEEDS, VARIABLES, doctor_document, examine
+from steadysum.diagnosis.environment import NEEDS, VARIABLES, Fact, facts
+from steadysum.environment import components
+from steadysum.environment.determinism import devices_here, read_switches
+from steadysum.environment.vendor import vendor_versions
 from steadysum.kernels import ascend, triton
 
 
+def examine() -> dict[str, list[Fact]]:
+    """The facts of this machine."""
+    found = components(vendor_versions())
+    return facts(found, read_switches(devices_here(found)))
+
+
 def test_every_kernel_is_listed_with_its_promises_or_the_reason_why_it_is_missing() -> None:
-    facts = {fact.name: fact for fact in examine()["kernels"]}
-    assert tuple(facts) == kernels.names()
-    for name, fact in facts.items():
+    found = {fact.name: fact for fact in examine()["kernels"]}
+    assert tuple(found) == kernels.names()
+    for name, fact in found.items():
         missing = kernels.get(name).missing()
         if missing is None:
             assert fact.value in ("available", "available, interpreted")
@@ -39,23 +45,36 @@ def test_a_missing_native_extension_is_reported_with_its_reason(monkeypatch: pyt
 
 
 def test_the_instructions_in_use_are_the_native_extensions(needs_native: ModuleType) -> None:
-    facts = {fact.name: fact.value for fact in examine()["processor"]}
-    assert facts["instructions in use"] == needs_native.isa()
+    found = {fact.name: fact.value for fact in examine()["processor"]}
+    assert found["instructions in use"] == needs_native.isa()
 
 
 def test_variables_are_shown_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.delenv("MKL_CBWR", raising=False)
-    facts = {fact.name: fact.value for fact in examine()["environment variables"]}
-    assert (facts["OMP_NUM_THREADS"], facts["MKL_CBWR"]) == ("7", "not set")
-    assert facts.keys() == VARIABLES.keys()
+    monkeypatch.delenv("MKL_DYNAMIC", raising=False)
+    found = {fact.name: fact.value for fact in examine()["environment variables"]}
+    assert (found["OMP_NUM_THREADS"], found["MKL_DYNAMIC"]) == ("7", "not set")
+    assert found.keys() == VARIABLES.keys()
 
 
-def test_the_document_can_be_written() -> None:
-    document = json.loads(json.dumps(doctor_document(examine())))
-    assert document["schema"] == "steadysum.doctor/1"
-    assert document["versions"]["steadysum"] == steadysum.__version__
-    assert document["versions"]["torch"] == torch.__version__
+def test_a_missing_toolkit_of_the_vendors_is_a_fact_with_the_places_that_were_looked_at() -> None:
+    if vendor_versions()["cann"].version is not None:
+        pytest.skip("the vendor's toolkit is installed")
+    (fact,) = (fact for fact in examine()["devices"] if fact.name == "cann")
+    assert fact.value == "not found"
+    assert "/usr/local/Ascend" in fact.note
+
+
+def test_switches_for_devices_that_are_not_here_are_counted_and_shown_where_they_are_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LCCL_DETERMINISTIC", raising=False)
+    monkeypatch.setenv("HCCL_DETERMINISTIC", "true")
+    readings = read_switches(frozenset({"cpu"}))
+    shown = {fact.name: fact for fact in facts(components(vendor_versions()), readings)["determinism"]}
+    assert shown["HCCL_DETERMINISTIC"].note == "no effect here: it is for a device that isn't here"
+    assert "LCCL_DETERMINISTIC" not in shown
+    assert int(shown["others"].value) == len(readings) - len(shown) + 1
 
 
 def test_kernels_for_other_hardware_are_explained_by_reason_package_device_and_variable(
@@ -93,7 +112,7 @@ def test_versions_of_optional_packages_are_shown_without_importing_them(monkeypa
         return installed[package]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    facts = {fact.name: (fact.value, fact.note) for fact in examine()["versions"]}
-    assert facts["triton"] == ("9.9.1", "for kernel triton")
-    assert facts["torch-npu"] == ("not installed", "for kernel ascend")
+    found = {fact.name: (fact.value, fact.note) for fact in examine()["versions"]}
+    assert found["triton"] == ("9.9.1", "for kernel triton")
+    assert found["torch-npu"] == ("not installed", "for kernel ascend")
     assert "torch_npu" not in sys.modules

@@ -38,7 +38,7 @@ def test_every_switch_has_a_meaning_for_each_value_and_for_none() -> None:
         assert switch.devices <= {"cpu", "nvidia", "amd", "npu"}
         assert switch.source
         assert all(value == value.lower() for value in switch.values), switch.name
-        assert switch.reproducible <= switch.values.keys()
+        assert set(switch.reproducible) <= switch.values.keys()
         if not switch.name.startswith("torch."):
             assert switch.other, switch.name
             assert "" in switch.values, switch.name
@@ -99,7 +99,7 @@ def test_a_switch_that_contradicts_itself_is_said_to_be_unreadable(monkeypatch: 
 
 def test_torch_npu_is_asked_where_it_is_loaded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _read("torch.npu.matmul.allow_hf32", NPU) == Reading(
-        "torch.npu.matmul.allow_hf32", None, "torch_npu isn't loaded", True, None
+        "torch.npu.matmul.allow_hf32", None, "torch_npu isn't loaded", True, None, ""
     )
     npu = SimpleNamespace(matmul=SimpleNamespace(allow_hf32=False), conv=SimpleNamespace(allow_hf32=True))
     monkeypatch.setitem(sys.modules, "torch_npu", ModuleType("torch_npu"))

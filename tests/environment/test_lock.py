@@ -88,7 +88,7 @@ def test_a_component_that_is_gone_says_where_it_was_looked_for(toolkit: Path) ->
     toolkit.unlink()
     (difference,) = differences(locked, environment_record_by_tools())
     assert difference._replace(note="") == Difference("cann", "8.5.0", None, True, "")
-    assert difference.note.startswith("not here: no version in ")
+    assert difference.note.startswith("not here: no version below ")
 
 
 def test_a_component_that_came_is_an_error(bare: Path, request: pytest.FixtureRequest) -> None:

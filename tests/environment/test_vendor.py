@@ -47,7 +47,7 @@ def test_a_machine_without_the_vendors_tools_says_where_it_looked(bare: Path) ->
     found = vendor_versions_by_tool()
     assert tuple(found) == NAMES
     assert [name for name, each in found.items() if each.version is not None] == []
-    assert str(bare / "usr/local/Ascend/ascend-toolkit/latest") in found["cann"].where
+    assert found["cann"].where == f"no version below {bare}/usr/local/Ascend, nor below {bare}/home/Ascend"
     assert found["npu-driver"].where == f"no version in {bare}/usr/local/Ascend/driver/version.info"
     assert found["npu-chip"].where == "npu-smi isn't on the PATH"
 
@@ -73,6 +73,11 @@ def test_the_toolkit_that_is_set_in_the_environment_comes_first(
     record = write(f"mine/{platform.machine()}-linux/ascend_toolkit_install.info", "version=8.3.RC1\n")
     monkeypatch.setenv("ASCEND_HOME_PATH", str(bare / "mine"))
     assert vendor_versions()["cann"] == Found("8.3.RC1", str(record))
+
+
+def test_a_toolkit_that_is_set_and_not_there_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_HOME_PATH", "/opt/cann")
+    assert vendor_versions()["cann"].where.startswith("no version in /opt/cann, nor below ")
 
 
 def test_a_toolkit_that_only_says_what_runs_is_read_from_that(write: Callable[[str, str], Path]) -> None:

@@ -1,7 +1,7 @@
 """The entry point of `steadysum`, and the one place where errors become messages.
 
 A user's mistake ends in one red line, a hint, and exit code 2, never in a traceback. Exit codes of all commands:
-0 fine, 1 a kernel deviates, 2 could not run or finish, 130 interrupted twice.
+0 fine, 1 a kernel deviates or the environment is bad, 2 could not run or finish, 130 interrupted twice.
 """
 
 from __future__ import annotations

@@ -11,5 +11,6 @@ A map of the files, from data to verdict:
     accuracy    error against float64 beside torch's; field_loop: what the field report's own loop sees
     verdicts    from evidence to verdict
     checking    all of it: `steadysum check` as a function; report: as tables; document: as JSON, with the schema
-    speed       `steadysum bench` as a function; environment: `steadysum doctor` as a function
+    speed       `steadysum bench` as a function
+    doctor      `steadysum doctor` as a function; environment: its facts, as lines
 """

@@ -1,6 +1,7 @@
-"""What this machine and installation look like, as far as it bears on bits and speed: `steadysum doctor`.
+"""What this machine and installation look like, as far as it bears on bits and speed, in lines for a reader.
 
-Facts only. Rules on them (versions that are known to be bad) come as data later.
+Facts only. What is known of them, and what to do, is doctor.py's business; the same as one document is a record of
+environment/record.py.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +17,12 @@ import torch
 
 import steadysum
 from steadysum import _extension, kernels
-from steadysum.environment.machine import processor_model, usable_cpus
+from steadysum.environment import gpu, vendor
+from steadysum.environment.determinism import Reading
+from steadysum.environment.machine import processor_model, usable_cpus, without_home
+from steadysum.environment.runtimes import loaded_runtimes
+from steadysum.environment.vendor import Found
 from steadysum.kernels import triton
-
-SCHEMA = "steadysum.doctor/1"  # {schema, versions, sections: {section: [{name, value, note}]}}
 
 # Variables that change bits or speed of this package or of torch's product, and how.
 VARIABLES = {
@@ -28,7 +32,6 @@ VARIABLES = {
     "ASCEND_RT_VISIBLE_DEVICES": "the NPUs that this process may use",
     "OMP_NUM_THREADS": "torch's threads, and so ours",
     "MKL_NUM_THREADS": "threads of torch's product",
-    "MKL_CBWR": "fixes the code path of torch's product",
     "MKL_ENABLE_INSTRUCTIONS": "limits the instructions of torch's product",
     "MKL_DYNAMIC": "lets MKL use fewer threads than asked for",
     "OPENBLAS_CORETYPE": "chooses the code path of OpenBLAS: NumPy's product, and torch's where it is built so",
@@ -78,23 +81,22 @@ def versions() -> dict[str, Any]:
     }
 
 
-def examine() -> dict[str, list[Fact]]:
-    """All facts, by section."""
+def facts(components: Mapping[str, Found], readings: Iterable[Reading]) -> dict[str, list[Fact]]:
+    """All facts, by section.
+
+    Args:
+        components: of the record, from environment/record.py.
+        readings: of switches, from environment/determinism.py.
+    """
     return {
         "versions": _versions(),
         "processor": _processor(),
         "torch": _torch(),
+        "devices": _devices(components),
         "kernels": _kernels(),
+        "determinism": _determinism(readings),
+        "libraries": _libraries(),
         "environment variables": _variables(),
-    }
-
-
-def doctor_document(sections: dict[str, list[Fact]]) -> dict[str, Any]:
-    """The facts as JSON."""
-    return {
-        "schema": SCHEMA,
-        "versions": versions(),
-        "sections": {section: [fact._asdict() for fact in facts] for section, facts in sections.items()},
     }
 
 
@@ -120,18 +122,18 @@ def _version(package: str) -> str:
 
 
 def _processor() -> list[Fact]:
-    facts = [
+    found = [
         Fact("architecture", platform.machine(), processor_model()),
         Fact("CPUs", str(os.cpu_count()), f"{usable_cpus()} usable by this process"),
     ]
     native = _extension.module
     if native is None:
-        return facts
+        return found
     features = native.cpu_features()
     has = [name for name, present in features.items() if present]
     lacks = [name for name, present in features.items() if not present]
     return [
-        *facts,
+        *found,
         Fact("instructions in use", native.isa(), f"runnable here: {', '.join(native.runnable_isas())}"),
         Fact("features", " ".join(has) or "none", f"lacks: {' '.join(lacks)}" if lacks else ""),
     ]
@@ -156,17 +158,50 @@ def _gpu() -> Fact:
     return Fact("GPU", built_for or "none in this build of torch", ", ".join(devices) or "no device")
 
 
+def _devices(components: Mapping[str, Found]) -> list[Fact]:
+    """The vendors' software: of GPUs what there is, of NPUs also what isn't there, and where it was looked for."""
+    found = {name: components[name] for name in (*gpu.NAMES, "cudnn", "nccl", *vendor.NAMES)}
+    return [
+        Fact(name, each.version or "not found", without_home(each.where))
+        for name, each in found.items()
+        if each.version is not None or name in vendor.NAMES
+    ]
+
+
+def _determinism(readings: Iterable[Reading]) -> list[Fact]:
+    """Switches that matter here, and those that are set though they don't."""
+    shown, hidden = [], 0
+    for reading in readings:
+        is_variable = "." not in reading.name
+        if reading.matters:
+            shown.append(Fact(reading.name, reading.value or "not set", reading.meaning))
+        elif is_variable and reading.value is not None:
+            shown.append(Fact(reading.name, reading.value, "no effect here: it is for a device that isn't here"))
+        else:
+            hidden += 1
+    others = [Fact("others", str(hidden), "for devices that aren't here; --json has them")] if hidden else []
+    return [*shown, *others]
+
+
+def _libraries() -> list[Fact]:
+    """OpenMP and BLAS of this process."""
+    loaded = loaded_runtimes()
+    if loaded is None:
+        return [Fact("OpenMP, BLAS", "not known", "this system doesn't say which libraries are loaded")]
+    return [Fact(runtime.kind, runtime.path, runtime.vendor) for runtime in loaded]
+
+
 def _kernels() -> list[Fact]:
-    facts = []
+    found = []
     for name in kernels.names():
         kernel = kernels.get(name)
         reason = kernel.missing()
         promises = ", ".join(promise.value for promise in _in_order(kernel.promises))
         if reason is None:
-            facts.append(Fact(name, _available(name), f"promises: {promises}"))
+            found.append(Fact(name, _available(name), f"promises: {promises}"))
         else:
-            facts.append(Fact(name, "not available", f"{reason.removesuffix('.')}. {NEEDS.get(name, '')}".strip()))
-    return facts
+            found.append(Fact(name, "not available", f"{reason.removesuffix('.')}. {NEEDS.get(name, '')}".strip()))
+    return found
 
 
 def _available(name: str) -> str:

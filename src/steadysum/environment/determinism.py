@@ -29,7 +29,9 @@ class Switch(NamedTuple):
     devices: frozenset[str]
     values: Mapping[str, str]  # "": not set
     other: str | None  # what any other value means
-    reproducible: frozenset[str]  # values with which it lets nothing vary; empty: it isn't for that
+    reproducible: tuple[
+        str, ...
+    ]  # values with which it lets nothing vary, the usual one first; empty: it isn't for that
     source: str
 
 
@@ -41,6 +43,7 @@ class Reading(NamedTuple):
     meaning: str
     matters: bool  # on a device that is here
     reproducible: bool | None  # None: it isn't for that, or can't be read
+    advised: str  # the value with which it lets nothing vary; empty: it isn't for that
 
 
 @lru_cache(maxsize=1)
@@ -53,7 +56,7 @@ def switches() -> tuple[Switch, ...]:
             frozenset(entry["devices"]),
             entry["values"],
             entry.get("other"),
-            frozenset(entry["reproducible"]),
+            tuple(entry["reproducible"]),
             entry["source"],
         )
         for entry in tomllib.loads(text)["switch"]
@@ -100,12 +103,13 @@ def _reading(switch: Switch, devices: frozenset[str]) -> Reading:
         try:
             value = _TORCH[switch.name]()
         except (AttributeError, RuntimeError) as error:  # not of this torch, or set in two ways that contradict
-            return Reading(switch.name, None, f"it can't be read: {str(error).splitlines()[0]}", matters, None)
+            return Reading(switch.name, None, f"it can't be read: {str(error).splitlines()[0]}", matters, None, "")
         if value is None:
-            return Reading(switch.name, None, "torch_npu isn't loaded", matters, None)
+            return Reading(switch.name, None, "torch_npu isn't loaded", matters, None, "")
     key = (value or "").lower()
     reproducible = key in switch.reproducible if switch.reproducible else None
-    return Reading(switch.name, value, switch.values.get(key) or switch.other or "", matters, reproducible)
+    meaning = switch.values.get(key) or switch.other or ""
+    return Reading(switch.name, value, meaning, matters, reproducible, next(iter(switch.reproducible), ""))
 
 
 def _on(value: Any) -> str:

@@ -86,7 +86,7 @@ def components(of_vendor: Mapping[str, Found]) -> dict[str, Found]:
         One for each of NAMES.
     """
     found = {
-        "steadysum": Found(importlib.metadata.version("steadysum"), "the installed package"),
+        "steadysum": package("steadysum"),
         "native": _native(),
         "python": Found(platform.python_version(), platform.python_implementation()),
         **_of_torch(),

@@ -97,8 +97,7 @@ def _kind(chip: str) -> str:
 
 
 def _cann() -> Found:
-    looked_at = list(_toolkits())
-    for folder in looked_at:
+    for folder in _toolkits():
         for record in _records(folder):
             version = _entries(record).get("version")
             if version:
@@ -108,14 +107,18 @@ def _cann() -> Found:
         for name in _RUNNING:
             if entries.get(name):
                 return Found(entries[name].strip("[]").rpartition(":")[2].removeprefix("CANN-"), str(config))
-    return Found(None, f"no version in {', '.join(map(str, looked_at))}")
+    places = [f"in {place}" for place in _set_places()] + [f"below {root}" for root in _roots()]
+    return Found(None, f"no version {', nor '.join(places)}")
+
+
+def _set_places() -> list[Path]:
+    """Where the toolkit's set_env.sh says that it is."""
+    return [Path(os.environ[name]) for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME") if os.environ.get(name)]
 
 
 def _toolkits() -> Iterator[Path]:
     """Where the toolkit may be: what its set_env.sh has set, and then the default places."""
-    for variable in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable])
+    yield from _set_places()
     for root in _roots():
         yield from (root / folder for folder in _FOLDERS)
 
