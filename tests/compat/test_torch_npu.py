@@ -109,14 +109,15 @@ def test_the_registered_operators_begin_with_the_vendors_parameters() -> None:
 
 def test_extensions_are_by_keyword_and_have_defaults() -> None:
     extensions = {
-        torch_npu.npu_fused_linear_online_max_sum: ("round_logits", "vocab_size", "kernel"),
-        torch_npu.npu_fused_cross_entropy_loss_with_max_sum: ("kernel",),
+        torch_npu.npu_fused_linear_online_max_sum: ("round_logits", "vocab_size", "kernel", "verify"),
+        torch_npu.npu_fused_cross_entropy_loss_with_max_sum: ("kernel", "verify"),
         torch_npu.npu_fused_linear_cross_entropy_loss_with_max_sum_backward: (
             "vocab_start_index",
             "vocab_size",
             "grad_dtype",
             "round_logits",
             "kernel",
+            "verify",
         ),
     }
     for function, names in extensions.items():

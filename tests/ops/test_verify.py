@@ -1,11 +1,13 @@
-"""verify=: no bit changes; the wish goes wherever the kernel's name goes; faults heal or raise; mistakes are told."""
+"""verify=: no bit changes; the wish goes wherever the kernel's name goes; what is wrong heals or raises."""
 
 from __future__ import annotations
 
-import re
+import inspect
+import math
+import random
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -14,11 +16,9 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
+import steadysum
 from steadysum import (
     Call,
-    fused_cross_entropy_loss_with_max_sum,
-    fused_linear_cross_entropy_loss_with_max_sum_backward,
-    fused_linear_online_max_sum,
     kernels,
     linear_cross_entropy,
     linear_logprobs,
@@ -27,20 +27,13 @@ from steadysum import (
     nn,
     regroup,
 )
-from steadysum.compat import torch_npu
-from steadysum.errors import AccuracyError, KernelUnavailableError, OperandTypeError, RangeError, UnknownKernelError
-from steadysum.kernels import eager, registry, sampled, verification
+from steadysum.compat import torch_npu, transformers
+from steadysum.errors import AccuracyError
+from steadysum.kernels import eager, native_checked, registry, sampled
 from steadysum.kernels.problem import Operands, Problem, Statistics
 from steadysum.kernels.sampled import Sampled
 
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-X, HEAD, BIAS, TARGET = draw(6, 32), draw(700, 32, seed=1), draw(700, seed=2), torch.arange(6)
-IGNORING = torch.tensor([3, -100, 5, -100, 7, 9])
-OPTIONS: dict[str, Any] = {"bias": BIAS, "scale": 0.5, "softcap": 30.0, "temperature": 0.7, "valid_vocab": 600}
+from .verified_calls import BIAS, FUNCTIONS, HEAD, IGNORING, TARGET, X, assert_same, loss, with_gradients
 
 
 @pytest.fixture
@@ -49,110 +42,141 @@ def all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampled, "ROWS", 10**9)
 
 
-# ---- every public function, with and without gradients ---------------------------------------------------------------
-def with_gradients(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
-    """The function's results, and the gradients of what in them is differentiable."""
-
-    def run(**how: str) -> list[Tensor]:
-        operands = [each.clone().requires_grad_() for each in (X, HEAD, BIAS)]
-        found = function(*operands, **how)
-        results = [found] if isinstance(found, Tensor) else [*found]
-        sources = [each for each in results if each.requires_grad]
-        upstream = [torch.linspace(-1, 2, each.numel()).view_as(each).to(each.dtype) for each in sources]
-        return [*results, *torch.autograd.grad(sources, operands, upstream)]
-
-    return run
-
-
-def loss(x: Tensor, head: Tensor, bias: Tensor, **how: Any) -> list[Tensor]:
-    target = how.pop("target", IGNORING)
-    value, stats = linear_cross_entropy(x, head, target, linear_bias=bias, return_stats=True, **how)
-    return [value, *stats.max_sum, stats.token_loss, stats.correct]
-
-
-def of_cards(**how: str) -> list[Tensor | None]:
-    """The vendor's three operators, one after the other."""
-    found = fused_linear_online_max_sum(X, HEAD, TARGET, 2, 702, True, **how)  # type: ignore[arg-type]
-    losses = fused_cross_entropy_loss_with_max_sum(*found[:3], vocab_parallel_logits=found[5], **how)  # type: ignore[arg-type]
-    rest = (torch.ones(6), X, HEAD, found.target_mask, found.masked_target)
-    gradients = fused_linear_cross_entropy_loss_with_max_sum_backward(*rest, 0.0, *found[:2], **how)  # type: ignore[arg-type]
-    from_softmax = fused_linear_cross_entropy_loss_with_max_sum_backward(*rest, softmax=losses.softmax, **how)  # type: ignore[arg-type]
-    return [*found, *losses, *gradients, *from_softmax]
-
-
-def rounding_cards(**how: str) -> list[Tensor | None]:
-    x, head = X.bfloat16(), HEAD.bfloat16()
-    found = fused_linear_online_max_sum(x, head, TARGET, 0, 700, round_logits=True, **how)  # type: ignore[arg-type]
-    gradients = fused_linear_cross_entropy_loss_with_max_sum_backward(
-        torch.ones(6),
-        x,
-        head,
-        found.target_mask,
-        found.masked_target,
-        logits_max=found.logits_max,
-        sum_exp_logits=found.sum_exp_logits,
-        round_logits=True,
-        **how,  # type: ignore[arg-type]
-    )
-    return [*found, *gradients]
-
-
-def of_each_row(*operands: Tensor, **how: Any) -> list[Tensor]:
-    return loss(*operands, reduction="none", **how)
-
-
-def filtered(*operands: Tensor, **how: Any) -> list[Tensor]:
-    return loss(*operands, gradient_filter=1e-3, **how)
-
-
-def module(x: Tensor, head: Tensor, bias: Tensor, **how: str) -> Tensor:
-    made = nn.LinearCrossEntropyLoss(32, 700, bias=True, **how)  # type: ignore[arg-type]
-    state = {"linear.weight": head, "linear.bias": bias}
-    value: Tensor = torch.func.functional_call(made, state, (x, IGNORING))
-    return value
-
-
-FUNCTIONS: dict[str, Callable[..., Sequence[Tensor | None]]] = {
-    "linear_max_sum": with_gradients(lambda x, w, b, **how: linear_max_sum(x, w, **{**OPTIONS, "bias": b}, **how)),
-    "linear_softmax": with_gradients(lambda x, w, b, **how: linear_softmax(x, w, **{**OPTIONS, "bias": b}, **how)),
-    "linear_softmax in 16 bits": with_gradients(
-        lambda x, w, b, **how: linear_softmax(x, w, bias=b, dtype=torch.bfloat16, **how)
-    ),
-    "linear_logprobs": with_gradients(lambda x, w, b, **how: linear_logprobs(x, w, TARGET, bias=b, **how)),
-    "linear_logprobs and entropy": with_gradients(
-        lambda x, w, b, **how: linear_logprobs(x, w, TARGET, **{**OPTIONS, "bias": b}, return_entropy=True, **how)
-    ),
-    "linear_cross_entropy": with_gradients(loss),
-    "linear_cross_entropy of each row": with_gradients(of_each_row),
-    "linear_cross_entropy, smoothed": with_gradients(
-        lambda *operands, **how: loss(*operands, label_smoothing=0.1, z_loss=1e-3, weight=HEAD[:, 0].exp(), **how)
-    ),
-    "linear_cross_entropy of probabilities": with_gradients(
-        lambda *operands, **how: loss(*operands, target=draw(6, 700).softmax(1), reduction="none", **how)
-    ),
-    "linear_cross_entropy, filtered": with_gradients(filtered),
-    "nn.LinearCrossEntropyLoss": with_gradients(module),
-    "regroup": lambda **how: [
-        each
-        for pair in regroup([Call(X, HEAD), Call(X[:2], HEAD[:9], softcap=2.0)], **how)
-        for each in pair  # type: ignore[arg-type]
-    ],
-    "the vendor's three": of_cards,
-    "the vendor's, logits rounded": rounding_cards,
-    "compat.torch_npu": lambda **how: [torch_npu.fused_linear_online_max_sum(X, HEAD.T, **how)],  # type: ignore[arg-type]
-}
-
-
-def assert_same(results: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> None:
-    for one, other in zip(results, others, strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or other is None or torch.equal(one, other)
-
-
+# ---- every public function -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_sampled_results_have_the_bits_of_unverified_ones(kernel: str, function: str, all_rows: None) -> None:
     run = FUNCTIONS[function]
     assert_same(run(kernel=kernel, verify="sampled"), run(kernel=kernel, verify="off"))
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Those that take a kernel's name."""
+    found = {
+        f"{place.__name__}.{name}": value
+        for place in (steadysum, nn, torch_npu, transformers)
+        for name, value in vars(place).items()
+        if name[0] != "_" and callable(value) and getattr(value, "__module__", "").startswith("steadysum")
+    }
+    return {name: value for name, value in found.items() if "kernel" in inspect.signature(value).parameters}
+
+
+@pytest.mark.parametrize("function", public_functions().values(), ids=public_functions())
+def test_whatever_takes_a_kernel_takes_a_verification_and_has_none_by_default(function: Callable[..., Any]) -> None:
+    verify = inspect.signature(function).parameters["verify"]
+    assert (verify.default, verify.kind) == ("off", inspect.Parameter.KEYWORD_ONLY)
+
+
+# Where the results of each part of a kernel are, from what it returns and what it was given.
+RESULTS: dict[str, Callable[[Any, tuple[Any, ...]], Tensor]] = {
+    "statistics": lambda found, _: found[0].sum_exp,
+    "chunk_statistics": lambda found, _: found.sum_exp,
+    "logits": lambda _, given: given[1],
+    "softmax": lambda _, given: given[1],
+    "gradients": lambda found, _: found.weight if found.input is None else found.input,
+    "logprobs": lambda found, _: found,
+    "entropy": lambda found, _: found,
+    "log": lambda found, _: found,
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_fault_is_seen_in_every_function(function: str, all_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(part: str) -> Callable[..., Any]:
+        compute, results = getattr(eager, part), RESULTS[part]
+
+        def call(*given: Any) -> Any:
+            found = compute(*given)
+            results(found, given)[2] += 1.0
+            return found
+
+        return call
+
+    for part in RESULTS:
+        monkeypatch.setattr(eager, part, spoiled(part))
+    FUNCTIONS[function](kernel="eager", verify="off")  # nobody sees it
+    with pytest.raises(AccuracyError, match=r"^[a-z_ -]+ of (row|position) \d, by kernel 'eager': got "):
+        FUNCTIONS[function](kernel="eager", verify="sampled")
+
+
+NOT_FINITE: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
+    "a row with a NaN": lambda x, _, __: x[1, 3:4].fill_(math.nan),
+    "an infinite row": lambda x, _, __: x[1].fill_(math.inf),
+    "an infinite row of weight": lambda _, head, __: head[5].fill_(-math.inf),
+    "columns of -inf": lambda _, __, bias: bias[5:300].fill_(-math.inf),
+    "nothing but -inf": lambda _, __, bias: bias.fill_(-math.inf),
+    "logits that overflow": lambda x, head, _: (x.mul_(1e20), head.mul_(1e20)),
+}
+
+
+@pytest.mark.parametrize("what", NOT_FINITE)
+def test_clean_results_that_are_not_finite_are_no_faults(kernel: str, what: str, all_rows: None) -> None:
+    def run(**how: str) -> list[Tensor]:
+        results: list[Tensor] = []
+        for reduction in ("mean", "none"):
+            operands = [each.clone() for each in (X, HEAD, BIAS)]
+            NOT_FINITE[what](*operands)
+            function = with_gradients(lambda *these, r=reduction, **how: loss(*these, reduction=r, **how), operands)
+            results += function(kernel=kernel, **how)
+        return [each.nan_to_num(123.0) for each in results]
+
+    assert_same(run(verify="sampled"), run())
+
+
+@contextmanager
+def by_default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+CIRCUMSTANCES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "fp64 by default": lambda: by_default(torch.float64),
+    "bf16 by default": lambda: by_default(torch.bfloat16),
+    "another device by default": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
+@pytest.mark.parametrize("verify", ["sampled", "checksum"])
+def test_verification_works_wherever_the_function_does(
+    circumstance: str, verify: str, all_rows: None, request: pytest.FixtureRequest
+) -> None:
+    if verify == "checksum":
+        request.getfixturevalue("needs_native")
+
+    def run(verify: str) -> Sequence[Tensor | None]:
+        found = linear_logprobs(X, HEAD, TARGET, bias=BIAS, softcap=9.0, return_entropy=True, verify=verify)
+        return [*found, linear_softmax(X, HEAD, verify=verify), *FUNCTIONS["linear_cross_entropy"](verify=verify)]
+
+    with CIRCUMSTANCES[circumstance]():
+        verified, plain = run(verify), run("off")
+    assert_same(verified, plain)
+
+
+def test_inference_mode_verifies() -> None:
+    with torch.inference_mode():
+        assert_same(linear_max_sum(X, HEAD, verify="sampled"), linear_max_sum(X, HEAD))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_random_states_are_left_alone(function: str) -> None:
+    before = torch.get_rng_state(), random.getstate()
+    FUNCTIONS[function](verify="sampled")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_unverified_calls_draw_and_compare_nothing(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> Sampled:
+        raise AssertionError("it was asked for")
+
+    monkeypatch.setattr(registry, "_verified", never)
+    FUNCTIONS[function]()
 
 
 def test_results_without_rows_are_verified_too() -> None:
@@ -334,131 +358,24 @@ def test_rows_at_fault_are_counted_among_all_rows_also_where_some_are_ignored(
 
 
 # ---- checksum --------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def with_checksums(monkeypatch: pytest.MonkeyPatch, needs_native: ModuleType) -> ModuleType:
-    """What runs in the place of native with checksums: native by another identity, without any."""
-    stand_in = ModuleType("steadysum.kernels.native_checked")
-    vars(stand_in).update({name: value for name, value in vars(kernels.get("native")).items() if name[:1] != "_"})
-    monkeypatch.setattr(registry, "_with_checksums", lambda: stand_in)
-    return stand_in
-
-
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_checksums_are_asked_of_native_in_every_function(
-    with_checksums: ModuleType, function: str, monkeypatch: pytest.MonkeyPatch
+    function: str, needs_native: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = FUNCTIONS[function]
     clean = run()
     ran: list[str] = []
 
-    def watched(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(name: str) -> Callable[..., Any]:
+        compute = getattr(native_checked, name)
+
         def call(*values: Any) -> Any:
             ran.append(name)
-            return inner(*values)
+            return compute(*values)
 
         return call
 
     for name in ("statistics", "chunk_statistics", "logits", "softmax", "gradients"):
-        setattr(with_checksums, name, watched(name, getattr(with_checksums, name)))
+        monkeypatch.setattr(native_checked, name, watched(name))
     assert_same(run(verify="checksum"), clean)
     assert ran
-
-
-def test_checksums_need_native(needs_native: ModuleType) -> None:
-    for name in ("eager", "reference"):
-        text = (
-            f"verify='checksum' with kernel='{name}': got kernel {name}, which forms products in ways that leave no "
-            "room for checksums; allowed: kernel native, which takes them as it computes. Pass verify='sampled', "
-            "which every kernel has."
-        )
-        with pytest.raises(KernelUnavailableError, match=r"^" + re.escape(text)):
-            linear_max_sum(X, HEAD, kernel=name, verify="checksum")
-        with kernels.use(name), pytest.raises(KernelUnavailableError, match=r"^" + re.escape(text)):
-            linear_max_sum(X, HEAD, verify="checksum")
-
-
-def test_a_call_that_native_cannot_run_cannot_have_checksums(needs_native: ModuleType) -> None:
-    text = (
-        "verify='checksum': got native computes float32, bfloat16 and float16, not torch.float64; allowed: a call that "
-        "kernel native supports: checksums are taken as it computes. Pass verify='sampled', which every kernel has."
-    )
-    for kernel in ("auto", "native"):
-        with pytest.raises(KernelUnavailableError, match=r"^" + re.escape(text)):
-            linear_max_sum(X.double(), HEAD.double(), kernel=kernel, verify="checksum")
-
-
-def test_a_build_without_checksums_says_so(needs_native: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "find_spec", lambda _: None)
-    text = (
-        "verify='checksum': got a build of steadysum without checksums; allowed: one whose kernel native takes them as "
-        "it computes. Pass verify='sampled', which every kernel has."
-    )
-    with pytest.raises(KernelUnavailableError, match=r"^" + re.escape(text)):
-        linear_max_sum(X, HEAD, verify="checksum")
-
-
-# ---- mistakes --------------------------------------------------------------------------------------------------------
-CALLS: dict[str, Callable[..., object]] = {
-    "linear_max_sum": lambda **how: linear_max_sum(X, HEAD, **how),
-    "linear_softmax": lambda **how: linear_softmax(X, HEAD, **how),
-    "linear_logprobs": lambda **how: linear_logprobs(X, HEAD, TARGET, **how),
-    "linear_cross_entropy": lambda **how: linear_cross_entropy(X, HEAD, TARGET, **how),
-    "nn.LinearCrossEntropyLoss": lambda **how: nn.LinearCrossEntropyLoss(32, 700, **how)(X, TARGET),
-    "regroup": lambda **how: regroup([], **how),
-    "fused_linear_online_max_sum": lambda **how: fused_linear_online_max_sum(X, HEAD, TARGET, 0, 700, **how),
-    "fused_cross_entropy_loss_with_max_sum": lambda **how: fused_cross_entropy_loss_with_max_sum(
-        torch.ones(1), torch.ones(1), torch.zeros(1), **how
-    ),
-    "fused_linear_cross_entropy_loss_with_max_sum_backward": lambda **how: (
-        fused_linear_cross_entropy_loss_with_max_sum_backward(
-            torch.ones(6), X, HEAD, torch.zeros(1, dtype=torch.uint8), TARGET, softmax=draw(6, 700), **how
-        )
-    ),
-    "compat.torch_npu": lambda **how: torch_npu.fused_linear_online_max_sum(X, HEAD.T, **how),
-}
-TOLD = "'off', 'checksum', 'sampled'"
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_wish_that_does_not_exist_is_refused(call: Callable[..., object]) -> None:
-    text = f"verify: got 'twice'; allowed: {TOLD}. 'checksum' needs kernel native; every kernel has 'sampled'."
-    with pytest.raises(RangeError, match=r"^" + re.escape(text) + "$"):
-        call(verify="twice")
-    for value, name in ((True, "bool"), (None, "NoneType"), (torch.ones(2), "Tensor")):
-        text = f"type of verify: got {name}; allowed: str, {TOLD}. Pass 'off' for none."
-        with pytest.raises(OperandTypeError, match=r"^" + re.escape(text) + "$"):
-            call(verify=value)
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_kernel_and_a_wish_in_one_text_are_refused(call: Callable[..., object]) -> None:
-    with pytest.raises(UnknownKernelError, match=r"^kernel: got 'eager\+sampled'; allowed: 'auto', "):
-        call(kernel="eager+sampled")
-    with pytest.raises(UnknownKernelError):
-        kernels.use("auto+sampled").__enter__()
-
-
-def test_operators_called_by_their_torch_name_check_as_well() -> None:
-    run = torch.ops.steadysum.linear_max_sum
-    with pytest.raises(RangeError, match=r"^verify: got 'twice'"):
-        run(X, HEAD, None, 1.0, None, None, None, "auto+twice")
-    with pytest.raises(UnknownKernelError, match=r"^kernel: got 'cuda'"):
-        run(X, HEAD, None, 1.0, None, None, None, "cuda+sampled")
-    with pytest.raises(UnknownKernelError, match=r"^kernel: got 'cuda'"):
-        run(X, HEAD, None, 1.0, None, None, None, "cuda+checksum")
-    assert torch.equal(run(X, HEAD, None, 1.0, None, None, None, "auto+off")[0], linear_max_sum(X, HEAD).max)
-
-
-@pytest.mark.parametrize("verify", ["checksum", "sampled"])
-def test_heads_of_more_dimensions_are_not_verified(verify: str) -> None:
-    text = f"verify='{verify}' can't verify this call: got linear_weight [5, 2, 32]; allowed: linear_weight [V, H], or "
-    with pytest.raises(KernelUnavailableError, match=r"^" + re.escape(text)):
-        linear_cross_entropy(X, draw(5, 2, 32), torch.zeros(6, 2, dtype=torch.int64), verify=verify)
-
-
-def test_a_kernel_that_is_not_verified_is_the_plain_one() -> None:
-    problem = Problem.of(X, HEAD)
-    assert registry.select(problem, verification.choice("eager", "off")) is eager
-    chosen = registry.select(replace(problem, dtype=torch.float64), "auto+sampled")
-    assert isinstance(chosen, Sampled)
-    assert chosen.kernel is eager

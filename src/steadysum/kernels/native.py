@@ -111,11 +111,11 @@ def kept_gradients(
     every_row = call.kept is None
     input = weight = bias = rows_gradient = None
     if wanted.input:
-        input = torch.empty(call.input.shape) if every_row else torch.zeros(call.input.shape)
+        input = _empty(*call.input.shape) if every_row else _empty(*call.input.shape).zero_()
     if wanted.weight:
-        weight = torch.empty(vocab, hidden)
+        weight = _empty(vocab, hidden)
     if wanted.bias:
-        bias = torch.empty(vocab)
+        bias = _empty(vocab)
     for start, stop in row_chunks(call, stored=known is None):
         chunk = call.rows(start, stop)
         found = empty_results(chunk) if known is None else known.rows(start, stop)
@@ -127,7 +127,7 @@ def kept_gradients(
         if terms.slope is not None and terms.exp is None:
             terms = terms._replace(exp=torch.zeros_like(terms.slope))
         if input is not None:
-            rows_gradient = input[start:stop] if every_row else torch.empty(stop - start, hidden)
+            rows_gradient = input[start:stop] if every_row else _empty(stop - start, hidden)
         work.gradients(
             native_call,
             kept=known is None,
@@ -187,7 +187,7 @@ def _readable(dense: Tensor | None) -> Tensor | None:
         return None
     if dense.dtype in (torch.float32, *SIXTEEN_BIT):
         return _plain(dense)
-    narrow = torch.empty(dense.shape)
+    narrow = _empty(*dense.shape)
     extension().narrow(_plain(dense).reshape(-1).contiguous(), narrow.view(-1))  # in the published rounding mode
     return narrow
 
@@ -223,9 +223,14 @@ def extension() -> ModuleType:
     return module
 
 
+def _empty(*shape: int) -> Tensor:
+    """Memory for the extension, which writes fp32 on the CPU, whatever torch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 def empty_results(call: Operands) -> Statistics:
     def column() -> Tensor:
-        return torch.empty(call.size, dtype=torch.float32)
+        return _empty(call.size)
 
     def column_if(wanted: bool) -> Tensor | None:
         return column() if wanted else None

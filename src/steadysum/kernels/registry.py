@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 from torch import Tensor
 
 from steadysum import _extension
 from steadysum.errors import KernelUnavailableError, UnknownKernelError
-from steadysum.kernels import ascend, eager, native, reference, triton
+from steadysum.kernels import ascend, eager, native, native_checked, reference, triton
 from steadysum.kernels.gradients import Gradients, PullBack, Wanted
 from steadysum.kernels.problem import Operands, Problem, Statistics
 from steadysum.kernels.promise import Promise
@@ -95,7 +93,6 @@ _KERNELS: Final[tuple[Kernel, ...]] = (
     reference,
 )
 _BY_NAME: Final = {kernel.name: kernel for kernel in _KERNELS}
-_CHECKED: Final = "steadysum.kernels.native_checked"  # native with checksums
 
 _used: ContextVar[str] = ContextVar("steadysum_kernel", default=AUTO)
 
@@ -207,18 +204,7 @@ def _verified(problem: Problem, name: str, verify: str) -> Kernel:
             allowed=f"a call that kernel {native.name} supports: checksums are taken as it computes",
             remedy="Pass verify='sampled', which every kernel has.",
         )
-    return _with_checksums()
-
-
-def _with_checksums() -> Kernel:
-    if find_spec(_CHECKED) is None:
-        raise KernelUnavailableError(
-            "verify='checksum'",
-            seen="a build of steadysum without checksums",
-            allowed=f"one whose kernel {native.name} takes them as it computes",
-            remedy="Pass verify='sampled', which every kernel has.",
-        )
-    return cast(Kernel, import_module(_CHECKED))
+    return native_checked
 
 
 def _plain(problem: Problem, name: str) -> Kernel:

@@ -63,9 +63,9 @@ def take(module: ModuleType, call: Operands, native_call: Any) -> Any:
     blocks = -(-hidden // BLOCK)
     checksums = module.Checksums(
         native_call,
-        columns=torch.empty(count, hidden),
-        energies=torch.empty(count, blocks),
-        inverse_scale=torch.empty(count // 2),
+        columns=torch.empty(count, hidden, dtype=torch.float32, device="cpu"),
+        energies=torch.empty(count, blocks, dtype=torch.float32, device="cpu"),
+        inverse_scale=torch.empty(count // 2, dtype=torch.float32, device="cpu"),
         threads=torch.get_num_threads(),
     )
     with _lock:
