@@ -12,6 +12,8 @@ import torch
 
 import steadysum as package
 from steadysum import kernels
+from steadysum.cli.terminal import stdout
+from steadysum.diagnosis.doctor import examine
 
 Run = Callable[..., Any]
 
@@ -57,6 +59,19 @@ def test_the_doctor_explains_kernels_for_hardware_that_is_not_here(steadysum: Ru
     assert f"ascend not available {kernels.ascend.missing()}. It needs the package torch-npu" in text
     assert "TRITON_INTERPRET" in text
     assert "torch-npu" in text
+
+
+@pytest.mark.parametrize("width", [72, 80, 200])
+def test_nothing_is_cut_off_however_wide_the_terminal_is(
+    steadysum: Run, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(stdout, "width", width)
+    words = set(steadysum("doctor").out.split())
+    found = examine()
+    texts = [fact.note for facts in found.sections.values() for fact in facts]
+    texts += [match.rule.symptom for match in found.judgement.matches]
+    shown = {word for text in texts for word in text.split() if len(word) < 12}  # longer ones may be folded
+    assert shown - words == set()
 
 
 def test_an_environment_that_is_as_it_was_locked_passes(steadysum: Run, tmp_path: Path) -> None:

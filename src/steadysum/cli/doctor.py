@@ -35,6 +35,8 @@ Rules = Annotated[
     ),
 ]
 
+MOST_NAME = 26  # characters of a name that isn't broken on narrow terminals: ASCEND_RT_VISIBLE_DEVICES
+
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -58,7 +60,7 @@ def _print_sections(found: Examination) -> None:
     for section, facts in found.sections.items():
         table = _table(section)
         width = max(len(fact.name) for fact in facts)
-        table.add_column(min_width=min(width, 40), overflow="fold")
+        table.add_column(min_width=min(width, MOST_NAME), overflow="fold")
         table.add_column(overflow="fold", style="bold")
         table.add_column(style="dim")
         for fact in facts:
