@@ -67,6 +67,15 @@ def test_no_package_is_imported_for_its_version() -> None:
     assert {"torch_npu", "transformers", "vllm"}.isdisjoint(set(sys.modules) - before)
 
 
+def test_no_device_is_woken_up_for_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wakes() -> bool:
+        raise AssertionError("a process that has asked this can't be forked any more")
+
+    for name in ("is_available", "device_count", "init"):
+        monkeypatch.setattr(torch.cuda, name, wakes)
+    environment_record()
+
+
 @pytest.mark.parametrize(("number", "version"), [(90100, "9.1.0"), (8902, "8.9.2"), (91002, "9.10.2")])
 def test_cudnns_number_is_read_as_its_version(monkeypatch: pytest.MonkeyPatch, number: int, version: str) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: number)

@@ -1,6 +1,6 @@
 """Switches of torch and of vendors that bear on equal results: how they are set, and what that means on this device.
 
-What values mean is data, in switches.toml. Not here: advice (diagnosis/next_steps.py).
+What values mean is data, in switches.toml. Not here: advice (diagnosis/doctor.py).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import torch
 
 from steadysum import _extension
 from steadysum.environment import gpu, vendor
-from steadysum.environment.determinism import devices_here, read_switches
+from steadysum.environment.determinism import read_switches
 from steadysum.environment.machine import processor_model, usable_cpus, without_home
 from steadysum.environment.runtimes import loaded_runtimes
 from steadysum.environment.vendor import Found
@@ -127,7 +127,7 @@ def _document(found: Mapping[str, Found]) -> dict[str, Any]:
             "release": platform.release(),
         },
         "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
-        "switches": {reading.name: reading.value for reading in read_switches(devices_here(found))},
+        "switches": {reading.name: reading.value for reading in read_switches(frozenset())},
         "runtimes": None if runtimes is None else [runtime._asdict() for runtime in runtimes],
     }
 
