@@ -12,7 +12,7 @@ The kinds, with their labels and what their value is:
     fallback      operator, to                                           1
     healed_tile   operator                                               number of tiles computed again
     bundle        operator, outcome ("written", "failed", "dropped")     bytes
-    sync          point, outcome ("ok", "timeout", "stale")              seconds that it took
+    sync          point, outcome ("ok", "timeout", "stale", "dead")      seconds that it took
 """
 
 from __future__ import annotations

@@ -22,9 +22,11 @@ from steadysum.cores.outputs import Outputs, outputs_of, proven
 from steadysum.cores.plan import Cut, Plan
 from steadysum.cores.problem import Problem, problem_of
 from steadysum.cores.proven_phases import proven_vector
+from steadysum.cores.sync_notices import tell_syncs
 from steadysum.cores.vendor_phases import vendor_vector
 from steadysum.errors import RangeError, SteadySumError, SyncTimeout, TraceNotFoundError
 from steadysum.maxsum import MaxSum
+from steadysum.notices import heard
 from steadysum.ops.loss_with_max_sum import fused_cross_entropy_loss_with_max_sum
 from steadysum.ops.loss_with_max_sum_backward import fused_linear_cross_entropy_loss_with_max_sum_backward
 from steadysum.ops.online_max_sum import OnlineMaxSum
@@ -268,6 +270,7 @@ class Device:
             self._ledger = launch.ledger
             error = launch.error(runs[-1])
             self.last = Call(self.calls, tuple(runs), tuple(epochs), error)
+            tell_syncs(runs[-1])
             if error is None:
                 return launch.outputs
         assert error is not None
@@ -290,7 +293,7 @@ class _Launch:
             device._timing,
             retries=device.settings.max_retries,
             stops_at_error=True,
-            log=device._keeps_log,
+            log=device._keeps_log or heard(),  # the waits are told from it
             begin=self._begin,
             end=self._end,
         )

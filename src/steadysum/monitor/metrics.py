@@ -25,7 +25,7 @@ CALL_OUTCOMES: Final = ("clean", "healed", "fallback", "raised")
 CHECK_OUTCOMES: Final = ("passed", "failed")
 ATTRIBUTIONS: Final = ("transient", "persistent", "application", "undecided")
 BUNDLE_OUTCOMES: Final = ("written", "failed", "dropped")
-SYNC_OUTCOMES: Final = ("ok", "timeout", "stale")
+SYNC_OUTCOMES: Final = ("ok", "timeout", "stale", "dead")
 # Seconds: from a microsecond (a flag that is set already) to beyond the profiles' sync_wait_timeout of 2 and 3 s.
 SYNC_BUCKETS: Final = (1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 
