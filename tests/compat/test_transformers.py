@@ -261,6 +261,19 @@ def test_every_other_call_has_the_bits_of_the_unpatched_model(call: Callable[[An
             assert torch.equal(call(model), before)
 
 
+def test_a_verified_loss_has_the_bits_of_an_unverified_one() -> None:
+    found = []
+    for verify in ("off", "sampled"):
+        model = tiny()
+        with patch_transformers(model, verify=verify):
+            found.append(step(model, **batch()))
+    (plain, gradients), (verified, others) = found
+    assert torch.equal(plain.loss, verified.loss)
+    assert all(torch.equal(gradients[name], others[name]) for name in gradients)
+    with patch_transformers(tiny(), verify="twice") as patch, pytest.raises(RangeError, match="verify: got 'twice'"):
+        patch.model(**batch())
+
+
 def test_evaluation_is_included_on_request() -> None:
     model = tiny().eval()
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steadysum import kernels
-from steadysum.kernels import bounds, eager, sampled
+from steadysum.kernels import bounds, eager, reference, sampled
 from steadysum.kernels.bounds import Roundings
-from steadysum.kernels.problem import Operands
+from steadysum.kernels.gradients import Gradients, PullBack, Wanted
+from steadysum.kernels.problem import Operands, Statistics
 from steadysum.kernels.registry import select
 from steadysum.kernels.sampled import Sampled
 
-from .sampled_calls import FULL, HIDDEN, ROWS, VOCAB, draw, everything, problem, same
+from .sampled_calls import FULL, HIDDEN, ROWS, VOCAB, cross_entropy, draw, everything, problem, same
 
 INF, NAN = math.inf, math.nan
 
@@ -135,6 +136,35 @@ def test_a_weight_is_widened_a_slice_at_a_time(all_rows: None, monkeypatch: pyte
     torch.testing.assert_close(sliced.value, whole.value, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sliced.bound, whole.bound, rtol=1e-12, atol=0.0)
     everything(Sampled(eager), FULL)
+
+
+class Chip:
+    """What the vendor's chips may do: logits rounded to 16 bits, gradients formed in them and returned so."""
+
+    name = "ascend"
+
+    def _rounded(self, call: Operands) -> Tensor:
+        return reference.logits_of(call).to(call.input.dtype).double()
+
+    def statistics(self, calls: Sequence[Operands]) -> list[Statistics]:
+        found = [reference.statistics_of(call, self._rounded(call)) for call in calls]
+        return [Statistics(*(None if each is None else each.float() for each in row)) for row in found]
+
+    def gradients(self, call: Operands, pull_back: PullBack, _: Wanted, known: Statistics) -> Gradients:
+        terms, dtype = pull_back(known, 0, call.size), call.input.dtype
+        g = reference.logit_gradient(call, self._rounded(call), known.max, terms).to(dtype).double()
+        of_input, of_weight = g @ call.weight.double(), g.T @ call.input.double()
+        return Gradients(of_input.to(dtype).float(), of_weight.to(dtype).float(), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_the_vendors_chips_round_is_no_fault(dtype: torch.dtype, all_rows: None) -> None:
+    for seed in range(20):
+        x, weight = draw(ROWS, 200, seed=seed), draw(900, 200, seed=seed + 100) / 10
+        call = problem(200, 900, 900, input=x.to(dtype), weight=weight.to(dtype), target=torch.arange(ROWS))
+        chip = Sampled(Chip())  # type: ignore[arg-type]
+        (found,) = chip.statistics([call])
+        chip.gradients(call, cross_entropy, Wanted(True, True, False), found)
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------------------

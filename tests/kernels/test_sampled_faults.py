@@ -191,6 +191,20 @@ def test_a_logit_that_is_a_thousandth_off_is_seen(name: str, all_rows: None) -> 
         spoiled.statistics([call])
 
 
+@pytest.mark.parametrize("part", ["input", "weight"])
+@pytest.mark.parametrize("name", ["native", "eager"])
+def test_a_gradient_that_is_a_hundredth_off_is_seen(name: str, part: str, all_rows: None) -> None:
+    """Of its row's largest element, where that is largest; with the shape of the test above."""
+    if name not in kernels.available():
+        pytest.skip("the native extension is missing")
+    call = problem(rows=64, hidden=1024, vocab=2000)
+    clean = getattr(kernels.get(name).gradients(call, cross_entropy, ALL), part)
+    place = tuple(torch.unravel_index(clean.abs().argmax(), clean.shape))
+    spoil = adding(1e-2 * float(clean[place]), place, part)  # type: ignore[arg-type]
+    with pytest.raises(AccuracyError, match=f"gradient of {part} of row {int(place[0])},"):
+        Sampled(Spoiled(kernels.get(name), spoil, times=2)).gradients(call, cross_entropy, ALL)  # type: ignore[arg-type]
+
+
 def test_a_fault_in_one_of_eight_rows_is_seen_about_every_second_time() -> None:
     call = problem(rows=8, target=None)
     seen = 0
