@@ -26,9 +26,11 @@ from benchmarks.training.bars import measure_training
 from benchmarks.training.gradient_filter import measure_gradient_filter
 from benchmarks.training.memory import measure_training_memory
 from benchmarks.training.peers import measure_training_peers
+from benchmarks.verification import measure_verification
 
 PARTS: dict[str, tuple[str, Callable[[bool], Iterator[Measure]]]] = {
     "bars": ("Statistics: time over torch's", measure_bars),
+    "verification": ("verify=: time over statistics that aren't verified", measure_verification),
     "emulator": ("The emulated device: seconds a call, and time over the eager kernel", measure_emulator),
     "imports": ("Import", measure_imports),
     "accuracy": ("Accuracy: error over torch's", measure_errors),

@@ -35,6 +35,7 @@ STAGES = {
 MAGNITUDES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # A fault matters if it moves a row's max, log-sum or target logit by more than this part of the row's largest |logit|.
 MATTERS = 1e-3
+PANEL_ROWS = {"avx512": 32, "avx2": 16, "portable": 16}  # of a panel of logits, [column][row]
 
 
 class Clean(NamedTuple):
@@ -162,7 +163,19 @@ def campaign(
             "bit": int(random.integers(32)) if flips else -1,
             "add": 0.0 if magnitude is None else magnitude * _size(each, target),
         }
+        if stage == "logit" and random.random() < 0.8:
+            what |= _aimed(module, each, random)
         yield _strike(module, each, stage, target, magnitude, what)
+
+
+def _aimed(module: ModuleType, clean: Clean, random: np.random.Generator) -> dict[str, int]:
+    """Where the logit of a row's target lies, if the call has one tile: few others matter."""
+    assert clean.call.target is not None
+    if len(tiles(clean.call.weight.shape[0])) > 1:
+        return {}
+    panel = PANEL_ROWS[module.isa()]
+    row = int(random.integers(clean.call.input.shape[0]))
+    return {"after": row // panel, "index": int(clean.call.target[row]) * panel + row % panel}
 
 
 def _size(clean: Clean, target: str) -> float:
