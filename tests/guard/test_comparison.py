@@ -160,6 +160,10 @@ def test_nests_are_compared_tensor_by_tensor() -> None:
     assert found.wrong_share == 1 / 5
 
 
+def test_a_tuple_stands_for_a_named_one() -> None:
+    assert compare_accuracy(MaxSum(torch.zeros(2), torch.ones(2)), (torch.zeros(2), torch.ones(2))).ok
+
+
 def test_arrays_and_numbers_are_taken() -> None:
     assert compare_accuracy(np.ones((2, 2), dtype=np.float32), torch.ones(2, 2)).ok
     assert not compare_accuracy(1.0, np.float64(1.1)).ok

@@ -15,7 +15,18 @@ import torch
 from torch import Tensor
 
 from steadysum.errors import DtypeError, LayoutError, OperandTypeError, RangeError, ShapeError
-from steadysum.guard.elements import MOST_PLACES, WITH_ULPS, Place, leaves, parts, places_of, real_rows, ulps, worst_of
+from steadysum.guard.elements import (
+    MOST_PLACES,
+    WITH_ULPS,
+    Pair,
+    Place,
+    pairs,
+    parts,
+    places_of,
+    real_rows,
+    ulps,
+    worst_of,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -156,10 +167,9 @@ def compare_accuracy(actual: Any, expected: Any, rtol: float = 1e-3, atol: float
     """
     _accept_tolerance("rtol", rtol)
     _accept_tolerance("atol", atol)
-    left, right = dict(leaves(actual)), dict(leaves(expected))
-    _accept(left, right)
+    compared = _accept(pairs(actual, expected))
     with torch.no_grad():
-        tensors = tuple(_compare(name, left[name], right[name], rtol, atol) for name in left)
+        tensors = tuple(_compare(*pair, rtol, atol) for pair in compared)
     return AccuracyComparison(rtol, atol, tensors)
 
 
@@ -168,26 +178,22 @@ def _accept_tolerance(name: str, value: Any) -> None:
         raise RangeError(name, repr(value), "a finite number of at least 0", "The defaults are 1e-3 and 1e-5.")
 
 
-def _accept(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
-    if not left or list(left) != list(right):
-        raise OperandTypeError(
-            "tensors to compare",
-            f"{', '.join(left) or 'none'} and {', '.join(right) or 'none'}",
-            "at least one, and the same on both sides",
-            "Pass what two runs of the same work gave back.",
-        )
-    for name, actual in left.items():
-        for tensor in (actual, right[name]):
+def _accept(found: list[Pair] | str) -> list[Pair]:
+    if isinstance(found, str):
+        allowed = "at least one, and the same on both sides"
+        raise OperandTypeError("tensors to compare", found, allowed, "Pass what two runs of the same work gave back.")
+    for name, actual, expected in found:
+        for tensor in (actual, expected):
             if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized:
                 seen = "a tensor without values" if tensor.is_meta else str(tensor.layout)
                 raise LayoutError(f"layout of {name}", seen, "dense tensors with values", "Use .to_dense().")
             if tensor.is_floating_point() and tensor.dtype not in WITH_ULPS:
-                raise DtypeError(
-                    f"dtype of {name}", str(tensor.dtype), "fp64, fp32, fp16 or bf16", "Widen both: .float()."
-                )
-        if actual.shape != right[name].shape:
-            seen = f"{list(actual.shape)} and {list(right[name].shape)}"
+                allowed = "fp64, fp32, fp16 or bf16"
+                raise DtypeError(f"dtype of {name}", str(tensor.dtype), allowed, "Widen both: .float().")
+        if actual.shape != expected.shape:
+            seen = f"{list(actual.shape)} and {list(expected.shape)}"
             raise ShapeError(f"shapes of {name}", seen, "equal shapes", "Compare results of the same inputs.")
+    return found
 
 
 def _compare(name: str, actual: Tensor, expected: Tensor, rtol: float, atol: float) -> TensorComparison:

@@ -16,7 +16,21 @@ from torch import Tensor
 from steadysum.guard.tensors import as_rows
 from steadysum.ulps import absolute_deviation, ulp_distance
 
-__all__ = ["MOST_PLACES", "WITH_ULPS", "Part", "Place", "leaves", "parts", "places_of", "real_rows", "ulps", "worst_of"]
+__all__ = [
+    "MOST_PLACES",
+    "WITH_ULPS",
+    "Leaf",
+    "Pair",
+    "Part",
+    "Place",
+    "leaves",
+    "pairs",
+    "parts",
+    "places_of",
+    "real_rows",
+    "ulps",
+    "worst_of",
+]
 
 MOST_PLACES: Final = 16
 WITH_ULPS: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # from the finest to the coarsest
@@ -50,25 +64,61 @@ class Part(NamedTuple):
     over: Tensor  # float64: error over what is allowed
 
 
-def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Tensor]]:
+class Leaf(NamedTuple):
+    """A tensor in a nest."""
+
+    name: str  # its path, by the names of fields where there are some; "value" of a tensor alone
+    place: tuple[str, ...]  # its path, by numbers: a tuple stands for any NamedTuple
+    tensor: Tensor
+
+
+def leaves(value: Any, name: tuple[str, ...] = (), place: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """Tensors by path; arrays and numbers as tensors. Other things (None, strings) have no accuracy.
 
-    >>> [name for name, _ in leaves({"loss": 1.5, "parts": (torch.zeros(2), None)})]
+    >>> [leaf.name for leaf in leaves({"loss": 1.5, "parts": (torch.zeros(2), None)})]
     ['loss', 'parts/0']
     """
-    name = "/".join(path) or "value"
-    if isinstance(value, Tensor):
-        yield name, value.detach()
-    elif isinstance(value, (np.ndarray, np.generic)):
-        yield name, torch.as_tensor(np.asarray(value))
-    elif isinstance(value, (bool, int, float, complex)):
-        yield name, torch.tensor(value, dtype={float: torch.float64, complex: torch.complex128}.get(type(value)))
+    tensor = _as_tensor(value)
+    if tensor is not None:
+        yield Leaf("/".join(name) or "value", place, tensor)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from leaves(item, (*path, str(key)))
+            yield from leaves(item, (*name, str(key)), (*place, str(key)))
     elif isinstance(value, (tuple, list)):
-        for key, item in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
-            yield from leaves(item, (*path, str(key)))
+        for number, item in enumerate(value):
+            own = value._fields[number] if hasattr(value, "_fields") else str(number)
+            yield from leaves(item, (*name, own), (*place, str(number)))
+
+
+def _as_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, (np.ndarray, np.generic)):
+        return torch.as_tensor(np.asarray(value))
+    if isinstance(value, (bool, int, float, complex)):
+        return torch.tensor(value, dtype={float: torch.float64, complex: torch.complex128}.get(type(value)))
+    return None
+
+
+class Pair(NamedTuple):
+    """The tensors in one place of two nests."""
+
+    name: str  # in the first
+    actual: Tensor
+    expected: Tensor
+
+
+def pairs(actual: Any, expected: Any) -> list[Pair] | str:
+    """The tensors of two nests, place by place; or what each holds, where that isn't the same.
+
+    >>> pairs((1.0, 2.0), {"loss": 1.0})
+    '0, 1 and loss'
+    """
+    left, right = list(leaves(actual)), list(leaves(expected))
+    by_place = {leaf.place: leaf.tensor for leaf in right}
+    if not left or {leaf.place for leaf in left} != by_place.keys():
+        return " and ".join(", ".join(leaf.name for leaf in each) or "none" for each in (left, right))
+    return [Pair(leaf.name, leaf.tensor, by_place[leaf.place]) for leaf in left]
 
 
 def parts(actual: Tensor, expected: Tensor, rtol: float, atol: float) -> Iterator[Part]:

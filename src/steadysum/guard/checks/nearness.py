@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from steadysum.guard.checks.protocol import Finding
-from steadysum.guard.elements import MOST_PLACES, leaves, parts, places_of, worst_of
+from steadysum.guard.elements import MOST_PLACES, pairs, parts, places_of, worst_of
 
 __all__ = ["first_difference"]
 
@@ -21,23 +21,22 @@ def first_difference(check: str, output: Any, expected: Any, rtol: float, atol: 
 
     Args:
         check: the check's name.
-        output, expected: tensors, numbers, or nests of them. Other tensors, or shapes, are a difference.
+        output, expected: tensors, numbers, or nests of them. Other places, or shapes, are a difference.
         rtol, atol: |output - expected| <= atol + rtol |expected|; integers have to be equal.
 
     Returns:
         The finding; `measured` is the error of the element that is the farthest beyond, or the nearest to, its limit.
     """
-    left, right = dict(leaves(output)), dict(leaves(expected))
-    if list(left) != list(right):
-        summary = f"the output holds {', '.join(left) or 'nothing'}, and should hold {', '.join(right) or 'nothing'}"
-        return Finding(check, passed=False, summary=summary)
+    found = pairs(output, expected)
+    if isinstance(found, str):
+        return Finding(check, passed=False, summary=f"the output and what it should be hold different tensors: {found}")
     nearest = Finding(check, passed=True)
     over = -1.0
-    for name, actual in left.items():
-        if actual.shape != right[name].shape:
-            summary = f"{name} has the shape {list(actual.shape)}, and should have {list(right[name].shape)}"
+    for name, actual, right in found:
+        if actual.shape != right.shape:
+            summary = f"{name} has the shape {list(actual.shape)}, and should have {list(right.shape)}"
             return Finding(check, passed=False, summary=summary)
-        finding, of_tensor = _difference(check, name, actual, right[name], rtol, atol)
+        finding, of_tensor = _difference(check, name, actual, right, rtol, atol)
         if not finding.passed:
             return finding
         if of_tensor > over:
