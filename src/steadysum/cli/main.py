@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 import steadysum
-from steadysum.cli import bench, check, doctor, emulate, trace
+from steadysum.cli import bench, check, doctor, emulate, monitor, trace
 from steadysum.cli.terminal import stderr
 from steadysum.errors import SteadySumError
 
@@ -34,6 +34,7 @@ app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("emulate")(emulate.emulate)
 app.add_typer(trace.app, name="trace")
+app.add_typer(monitor.app, name="monitor")
 
 
 def _print_version(asked: bool) -> None:

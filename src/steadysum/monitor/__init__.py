@@ -3,6 +3,8 @@
     metrics.py   notices counted               peaks.py         the longest of the last minutes
     labels.py    what tells processes apart    process.py       start: this process counts, serves and writes
     exporter.py  metrics over HTTP             metrics_file.py  a process's file
+    address.py   where metrics are served      files.py         files of many processes, served as one
+    figures.py   what metrics come to          table.py         figures for people, and as JSON
 
 Needs the extra `monitor` (prometheus-client), which is loaded with the first name that needs it.
 """

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, Final
 
-from steadysum.errors import MetricsAddressError, RangeError
+from steadysum.errors import MetricsAddressError
+from steadysum.monitor.address import HOST, PORT, checked_port
 from steadysum.monitor.extra import client, registry
 
-__all__ = ["HOST", "PORT", "Exporter", "checked_port"]
-
-HOST: Final = "127.0.0.1"  # metrics name operators, files and runs: nobody else sees them unless the user says so
-PORT: Final = 9855  # not taken in Prometheus's list of exporters' ports at the time of writing
-_HIGHEST: Final = 65535
+__all__ = ["Exporter"]
 
 
 class Exporter:
@@ -60,17 +56,3 @@ class Exporter:
     def let_go(self) -> None:
         """In a forked child, which has the socket but no thread that serves it: the parent goes on."""
         self._server.socket.close()
-
-
-def checked_port(port: Any) -> int:
-    """A port's number.
-
-    Raises:
-        RangeError: it is none.
-
-    >>> checked_port(0)
-    0
-    """
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _HIGHEST:
-        raise RangeError("port", repr(port), f"an integer from 0 to {_HIGHEST}", "0 takes any port that is free.")
-    return port

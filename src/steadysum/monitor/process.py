@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import steadysum
 from steadysum.errors import MetricsFileError, OptionError, RangeError
-from steadysum.monitor.exporter import HOST, PORT, Exporter, checked_port
+from steadysum.monitor.address import HOST, PORT, checked_port
+from steadysum.monitor.exporter import Exporter
 from steadysum.monitor.labels import checked_labels, process_labels
 from steadysum.monitor.metrics import Metrics
 from steadysum.monitor.metrics_file import path_in, refuse_other_file, write_metrics
