@@ -22,6 +22,23 @@ inline constexpr std::int64_t kGroup = 4;  // columns whose signs are + - - +, o
 constexpr float sign_of(std::int64_t j) { return std::popcount(static_cast<std::uint64_t>(j)) % 2 == 0 ? 1.0F : -1.0F; }
 constexpr float place_of(std::int64_t j) { return (static_cast<float>(j) - 255.5F) / 256.0F; }  // exact
 
+// The weights of each group's first column, at hand: to form them costs as much as the sums.
+struct GroupWeights {
+    float sign[kTileColumns / kGroup];
+    float placed[kTileColumns / kGroup];
+    float step[kTileColumns / kGroup];  // from a column's weight to the next one's, but for its sign
+};
+constexpr GroupWeights group_weights() {
+    GroupWeights w{};
+    for (std::int64_t g = 0; g < kTileColumns / kGroup; ++g) {
+        w.sign[g] = sign_of(g * kGroup);
+        w.placed[g] = sign_of(g * kGroup) * place_of(g * kGroup);
+        w.step[g] = sign_of(g * kGroup) / 256.0F;
+    }
+    return w;
+}
+inline constexpr GroupWeights kGroupWeights = group_weights();
+
 // Both checksums of some columns' logits, for one vector of rows. Columns come in any order, the same each time where
 // sums are to be equal.
 struct Checksum {
@@ -30,11 +47,13 @@ struct Checksum {
 
     // Columns [column, column + kGroup), column a multiple of kGroup.
     void add_group(std::int64_t column, const Vec (&z)[kGroup]) {
-        const Vec sign = set1(sign_of(column));
-        const Vec sum = (z[0] - z[1]) + (z[3] - z[2]);
-        const Vec steps = fma(z[3], set1(3.0F / 256), fma(z[2], set1(-2.0F / 256), z[1] * set1(-1.0F / 256)));
+        const Vec sign = set1(kGroupWeights.sign[column / kGroup]);
+        const Vec right = z[3] - z[2];
+        const Vec sum = (z[0] - z[1]) + right;
+        const Vec steps = fma(right, set1(2.0F), z[3] - z[1]);  // 0 z0 - 1 z1 - 2 z2 + 3 z3
         plain = fma(sum, sign, plain);
-        placed = fma(sum, set1(sign_of(column) * place_of(column)), fma(steps, sign, placed));
+        placed = fma(sum, set1(kGroupWeights.placed[column / kGroup]), placed);
+        placed = fma(steps, set1(kGroupWeights.step[column / kGroup]), placed);
     }
     void add(std::int64_t column, Vec z) {
         const Vec sign = set1(sign_of(column));
