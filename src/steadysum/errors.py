@@ -150,7 +150,26 @@ class SyncTimeout(_CoreError, TimeoutError):  # noqa: N818 - the name that the d
 
 
 class StaleRead(_CoreError, RuntimeError):  # noqa: N818
-    """A record whose stamp isn't that of this call: its writer's partial isn't there, or isn't whole."""
+    """A record whose stamp isn't that of this call: its writer's partial isn't there, or isn't whole, or isn't seen.
+
+    Whether its write never reached memory or the read doesn't see it, nobody who only reads can tell: `cores` has both
+    cores, where they are two, and `writer` and `reader` which is which; reader None: the host, or the writer itself.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        seen: str,
+        allowed: str,
+        remedy: str,
+        cores: tuple[int, ...] = (),
+        writer: int | None = None,
+        reader: int | None = None,
+    ) -> None:
+        super().__init__(what, seen, allowed, remedy, cores)
+        self.args = (*self.args, writer, reader)
+        self.writer = writer
+        self.reader = reader
 
 
 class ScheduleError(SteadySumError, ValueError):

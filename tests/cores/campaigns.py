@@ -25,11 +25,13 @@ from steadysum.sync.virtual import VirtualRunner
 
 from .operators import Given, call, same_bits, whole_numbers
 
-ROWS, HIDDEN, CORES, TILE = 8, 2, 2, Geometry(8, 8)
+ROWS, HIDDEN, CORES, TILE = 8, 2, 3, Geometry(8, 8)
 _DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "policies.md"
 # Faults in a unit's own work: policies claim to see one, not two that are equal in both of two results.
 _OWN_WORK: Final = frozenset({"flip, product", "flip, statistics", "scale"})
 _BUFFER: Final = "overrun, buffer"  # takes three tiles on a core: there are two buffers
+VOCAB: Final = 37  # two tiles on core 1
+WIDE: Final = 69  # three
 
 
 class Armory(NamedTuple):
@@ -46,7 +48,7 @@ class Tally(NamedTuple):
 
     right: int
     raised: int
-    named: int  # errors of those, that had to name one core and did
+    named: int  # errors of those, that had to name a core and did
     acted: Counter[str]  # by scenario
 
 
@@ -75,8 +77,8 @@ def undetectable(policy: int) -> list[Scenario]:
 
 
 def names_its_core(scenario: Scenario) -> bool:
-    """Whether an error names the core that the fault is on and no other: a reader's fault looks like the writer's."""
-    return len(scenario.named) == 1
+    """Whether an error must name the core that the fault is on."""
+    return bool(scenario.named)
 
 
 def rearmed(
@@ -117,7 +119,7 @@ def draw_arms(policy: int, calls: int, turn: int, draw: random.Random) -> Armory
             probability = draw.choice((0.2, 0.5) if scenario is first else (0.02, 0.1))
             armed.append((rearmed(scenario, core, probability, None), scenario))
     wide = any(scenario.name == _BUFFER for scenario in chosen)
-    return Armory(tuple(arm for arm, _ in armed), tuple(one for _, one in armed), core, 45 if wide else 21)
+    return Armory(tuple(arm for arm, _ in armed), tuple(one for _, one in armed), core, WIDE if wide else VOCAB)
 
 
 @cache
@@ -159,7 +161,7 @@ def run_armory(policy: int, armory: Armory, order: str, seed: int, calls: int) -
             named = set(error.cores)
             good = bool(acted) and bool(named) and named <= set(range(CORES))
             if all(map(names_its_core, acted)):
-                good &= named == {armory.core}
+                good &= any(one._replace(named=(armory.core,)).is_named_right(named) for one in acted)
                 named_one += 1
             raised += 1
         assert good, _replayable(policy, armory, order, seed, number, device, error)

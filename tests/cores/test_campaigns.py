@@ -15,7 +15,7 @@ from steadysum.diagnosis.rates import clopper_pearson
 from steadysum.settings import Settings
 from steadysum.sync.fingerprint import fingerprint
 
-from .campaigns import allowed, armed_device, problems, run_campaign, undetectable
+from .campaigns import VOCAB, allowed, armed_device, problems, run_campaign, undetectable
 from .operators import Given, call, device, given, same_bits
 
 CALLS_OF_A_DEVICE, SHORT, LONG = 250, 2000, 100_000
@@ -54,7 +54,7 @@ def test_what_is_called_undetectable_returns_a_wrong_result(policy: int, scenari
     wrong = 0
     for seed in range(10):
         on = armed_device(policy, [Arm.parse(scenario.arm)], "clock", seed)
-        operands, expected = problems(21)[seed % 2]
+        operands, expected = problems(VOCAB)[seed % 2]
         wrong += not same_bits(call(on, operands), expected)
     assert wrong > 0
 

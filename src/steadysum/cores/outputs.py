@@ -96,5 +96,6 @@ def proven(job: Job, return_logits: bool) -> StaleRead | None:
                 allowed="a record of this call, whole",
                 remedy="Run the call again; if it comes back, that core's writes don't reach memory.",
                 cores=(slot.core,),
+                writer=slot.core,
             )
     return None

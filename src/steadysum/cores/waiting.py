@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any
 
 from steadysum.errors import SyncTimeout
 from steadysum.sync.actions import Action, Await, Flag, Note, Place
-from steadysum.sync.policies import Party, cores_of
+from steadysum.sync.policies import PATIENCE, Party, cores_of
 
 __all__ = ["wait_for"]
-
-# What a unit of the core does may itself wait for all cores, at the heartbeat: whoever waits for it has more patience,
-# so that it is the core that all wait for that gets named.
-_PATIENCE: Final = 2
 
 
 def wait_for(
@@ -27,7 +23,8 @@ def wait_for(
     if value <= 0:
         return
     missing: tuple[Flag, ...] = ()
-    attempts = _PATIENCE * party.attempts if party.parts.retry else 1
+    # What a unit of the core does may itself wait for all cores, at the heartbeat.
+    attempts = PATIENCE * party.attempts if party.parts.retry else 1
     for attempt in range(attempts):
         if attempt:
             yield Note(where, "retry", "timeout", name, flags[0].core)

@@ -20,6 +20,7 @@ from steadysum.trace.events import Unit
 __all__ = [
     "ENHANCED",
     "LEGACY",
+    "PATIENCE",
     "POLICIES",
     "Parts",
     "Party",
@@ -35,6 +36,9 @@ __all__ = [
 T = TypeVar("T")
 Steps = Generator[Action, Any, T]
 
+# Who waits for units that may themselves wait for others has so many times their patience: so that it is those whom all
+# wait for that get named, not those that wait for them.
+PATIENCE: Final = 2
 POLICIES: Final = ("legacy", "enhanced", "verified", "duplicated")  # by the number that allreduce_policy has
 
 
@@ -118,16 +122,17 @@ def heartbeat(party: Party, place: Place) -> Steps[None]:
     raise _timeout(party, missing, "heartbeat", party.waits.heartbeats)
 
 
-def meet(party: Party, place: Place, name: str) -> Steps[tuple[Flag, ...]]:
+def meet(party: Party, place: Place, name: str, patience: int = 1) -> Steps[tuple[Flag, ...]]:
     """Waits for all at a barrier; gives back the flags of those that didn't come in all of its retries.
 
-    What that means is the caller's to judge. Under `legacy` there is one wait, and nobody judges.
+    What that means is the caller's to judge. Under `legacy` there is one wait, and nobody judges. With patience there
+    are so many times as many.
     """
     if party.parts.fence:
         yield Fence(place)
     own, all_flags = party.flag(name), party.flags(name)
     missing: tuple[Flag, ...] = ()
-    for attempt in range(party.attempts):
+    for attempt in range(patience * party.attempts):
         if attempt:
             yield Note(place, "retry", "timeout", name, party.own.core)
         missing = yield Barrier(place, own, all_flags, party.epoch, _limit(party, party.waits.timeout))
@@ -160,7 +165,14 @@ def publish(party: Party, place: Place, slot: Slot, count: int, payload: Payload
             return
         stamp, found = record_of(read)
         fault = fault_of(slot, stamp, found, party.epoch, count) or "other words than were written"
-    raise _stale(party, slot, fault or "", "written")
+    raise StaleRead(
+        f"record of core {slot.core} in call {party.epoch}, written and read back by {party.own}",
+        seen=fault or "",
+        allowed="a record of this call, whole",
+        remedy="Run the call again; if it comes back, that core's writes don't reach memory.",
+        cores=(slot.core,),
+        writer=slot.core,
+    )
 
 
 def collect(party: Party, place: Place, slot: Slot, count: int | None, missing: Sequence[Flag] = ()) -> Steps[Payload]:
@@ -172,7 +184,9 @@ def collect(party: Party, place: Place, slot: Slot, count: int | None, missing: 
         missing: the flags that the barrier before it did without.
 
     Raises:
-        SyncTimeout, StaleRead: naming the record's core, which didn't come, or whose record isn't there or isn't whole.
+        SyncTimeout: naming the cores that didn't come, the record's among them.
+        StaleRead: naming the record's core, whose record isn't there or isn't whole, and the reader's, which may not
+            see it.
     """
     if not party.parts.stamp:
         return tuple((yield Read(place, slot.payload)))
@@ -187,7 +201,18 @@ def collect(party: Party, place: Place, slot: Slot, count: int | None, missing: 
             return payload
     if any(flag.core == slot.core for flag in missing):
         raise _timeout(party, missing, "barrier", party.attempts)
-    raise _stale(party, slot, fault or "", "read")
+    reader = None if slot.core == party.own.core else party.own.core
+    whose = "its" if reader is None else f"core {reader}'s"
+    raise StaleRead(
+        f"record of core {slot.core} in call {party.epoch}, read by {party.own}",
+        seen=fault or "",
+        allowed="a record of this call, whole",
+        remedy=f"Run the call again; if it comes back, core {slot.core}'s writes don't reach memory, or {whose} reads "
+        "don't see them.",
+        cores=tuple(sorted({slot.core, party.own.core})),
+        writer=slot.core,
+        reader=reader,
+    )
 
 
 def finish(party: Party, place: Place, before: Sequence[Flag] = ()) -> Steps[None]:
@@ -202,10 +227,12 @@ def finish(party: Party, place: Place, before: Sequence[Flag] = ()) -> Steps[Non
     """
     if not party.parts.exit_barrier:
         return
-    missing = yield from meet(party, place, "exit")
+    # Others may have waited in vain at the barrier before, for a flag that was lost: they come that much later.
+    patience = PATIENCE if party.parts.retry else 1
+    missing = yield from meet(party, place, "exit", patience)
     if missing:
         again = [flag for flag in missing if flag.core in cores_of(before)]
-        raise _timeout(party, again or missing, "exit barrier", party.attempts)
+        raise _timeout(party, again or missing, "exit barrier", patience * party.attempts)
 
 
 def exchange(
@@ -249,14 +276,4 @@ def _timeout(party: Party, missing: Sequence[Flag], where: str, attempts: int) -
         allowed="every core of the device, in time",
         remedy="Raise sync_wait_timeout or max_retries if these cores are only late; else they are dead.",
         cores=cores,
-    )
-
-
-def _stale(party: Party, slot: Slot, fault: str, done: str) -> StaleRead:
-    return StaleRead(
-        f"record of core {slot.core} in call {party.epoch}, {done} by {party.own}",
-        seen=fault,
-        allowed="a record of this call, whole",
-        remedy="Run the call again; if it comes back, that core's writes don't reach memory.",
-        cores=(slot.core,),
     )

@@ -3,7 +3,8 @@
 S  every result that a call returns is the fault-free fold.
 A  no call raises before a fault has acted. (A wait that times out within its retries isn't a fault.)
 L  every call ends: no unit waits for ever. (That it ends within K actions is most_actions of the exploration.)
-R  an error names right cores only: those that a fault acted on, or that ended before, by an error or a death.
+R  an error names right cores: a timeout only those that a fault acted on, or that ended before, by an error or a death;
+   a stale read one of those, and at most one beside it: who wrote the record, and who read it.
 N  when an error names a core that has done nothing in this call, and never will, no slot of this call has been written.
 
 Not here: what is explored (exchange_lines.py).
@@ -14,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-from steadysum.sync.actions import Await, Barrier, Note, Read, Write
-from steadysum.sync.exchange_model import RETURNED, Exchange, slot_owner
+from steadysum.errors import StaleRead
+from steadysum.sync.actions import Await, Barrier, Note, Write
+from steadysum.sync.exchange_model import RETURNED, Exchange
 from steadysum.sync.exhaustive import Step, Violation
 from steadysum.sync.machine import Machine, State
 
 __all__ = ["PROPERTIES", "ExchangeWatch"]
 
+_MOST_OF_A_READ = 2  # cores that an error about a read may name: the writer, and the reader
 PROPERTIES = ("S", "A", "L", "R", "N")
 
 
@@ -78,18 +81,23 @@ class ExchangeWatch:
         told = f"call {action.place.epoch} of {unit} raised {type(error).__name__} naming {_names(cores)}"
         if not seen.culprits:
             yield Violation("A", told)
-        elif not cores or not cores <= seen.culprits | seen.ended:
+        elif not _are_right(error, cores, seen.culprits | seen.ended):
             yield Violation("R", f"{told}; the fault was on {_names(seen.culprits)}")
         epoch = action.place.epoch
         if epoch in seen.written and any((core, epoch) in seen.silent for core in cores):
             yield Violation("N", f"{told}, after a slot was written")
 
 
+def _are_right(error: Exception, named: frozenset[int], at_fault: frozenset[int]) -> bool:
+    """R, of one error."""
+    if isinstance(error, StaleRead):
+        return len(named) <= _MOST_OF_A_READ and bool(named & at_fault)
+    return bool(named) and named <= at_fault
+
+
 def _culprits(kind: str, step: Step) -> frozenset[int]:
     """The cores that a fault acted on."""
     action = step.action
-    if kind == "stale" and isinstance(action, Read):
-        return frozenset({slot_owner(action)})  # that core's partial is what isn't there
     if kind == "timeout" and isinstance(action, Await | Barrier):
         flags = action.flags if isinstance(action, Await) else action.members
         return frozenset(flag.core for flag in flags if step.machine.flags.get(flag, 0) < action.value)
