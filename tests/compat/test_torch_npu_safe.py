@@ -13,6 +13,7 @@ from torch import Tensor
 
 import steadysum.compat.torch_npu as torch_npu
 from steadysum import linear_max_sum, linear_softmax
+from steadysum.compat.torch_npu import safe_linear
 from steadysum.errors import AccuracyError, OperandTypeError, RangeError, ShapeError
 
 Fault = Callable[[Tensor], Tensor]
@@ -38,7 +39,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault, int], list[Tenso
             results.append(fault(result.clone()) if len(results) < times else result)
             return results[-1]
 
-        monkeypatch.setattr(torch_npu, "fused_linear_online_max_sum", call)
+        monkeypatch.setattr(safe_linear, "fused_linear_online_max_sum", call)
         return results
 
     return arm

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import steadysum.compat.torch_npu as torch_npu
-from steadysum.compat import stopgaps
+from steadysum.compat import saying, stopgaps
 from steadysum.errors import OperandTypeError
 from steadysum.kernels import ascend
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopgaps, "_said", set())
+    monkeypatch.setattr(saying, "_said", set())
     monkeypatch.setitem(sys.modules, "torch_npu", None)  # not installed
     monkeypatch.delattr(torch, "npu", raising=False)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
@@ -169,9 +169,9 @@ def test_other_settings_are_refused_by_name() -> None:
         torch_npu.npu.config.allow_x = True
     with pytest.raises(AttributeError, match=r"torch_npu\.config has no 'allow_x'; it offers allow_internal_format"):
         torch_npu.config.allow_x  # noqa: B018
-    with pytest.raises(AttributeError, match=r"torch_npu\.npu has no 'Stream'; it offers config, set_compile_mode"):
+    with pytest.raises(AttributeError, match=r"torch_npu\.npu has no 'Stream'; it offers config, debug, memory, set"):
         torch_npu.npu.Stream  # noqa: B018
-    with pytest.raises(AttributeError, match=r"torch_npu\.npu has no 'conifg'; it offers config, set_compile_mode"):
+    with pytest.raises(AttributeError, match=r"torch_npu\.npu has no 'conifg'; it offers config, debug, memory, set"):
         torch_npu.npu.conifg = 1
     with pytest.raises(AttributeError, match=r"torch_npu\.npu\.config can't be replaced"):
         torch_npu.npu.config = 1

@@ -6,19 +6,17 @@ unchanged, and each says once that it has no effect. Not here: the operators, an
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Final, NoReturn
 
 import torch
 
-from steadysum.errors import OperandTypeError
+from steadysum.compat import emulated, forced_sync
+from steadysum.compat.saying import say_once
+from steadysum.errors import OperandTypeError, OptionError
 from steadysum.kernels import ascend
+from steadysum.trace.alignment import REFERENCE, Alignment
 
-__all__ = ["Config", "Npu", "config", "npu", "set_compile_mode", "synchronize"]
-
-NO_EFFECT: Final = "has no effect on this device"
-
-_said: set[str] = set()
+__all__ = ["Config", "config", "set_compile_mode", "synchronize"]
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
@@ -39,22 +37,69 @@ def set_compile_mode(jit_compile: bool = False) -> None:
     if not isinstance(chip, str):
         chip.set_compile_mode(jit_compile=jit_compile)
     else:
-        _say_once("set_compile_mode", chip)
+        say_once("set_compile_mode", chip)
 
 
-def synchronize(device: Any = None) -> None:
-    """Wait until a device has done all work that was given to it.
+def synchronize(device: Any = None, *, force: bool = False) -> Alignment | None:
+    """Wait until a device has done all work that was given to it; with force until all have, in every process.
 
     Args:
         device: of an accelerator; None: the current one. On a machine without accelerator there is nothing to wait for.
+        force: wait for every device of this process. Then pass barriers together with all processes of torch's default
+            group, if there is one: every rank must call it. That says how this process's clock lies to rank 0's.
+
+    Returns:
+        None; with force the Alignment of this process's clock (time.perf_counter, in microseconds) with rank 0's, as
+        steadysum.trace.alignment.align takes it; REFERENCE on rank 0, and without a group.
+
+    Raises:
+        OperandTypeError: force isn't a bool. OptionError: force, and a device. SyncTimeout: with force, others don't
+            come.
+
+    Source: torch_npu.npu.synchronize; force: field report, R11.
     """
+    _check_bool("force", force)
+    if not force:
+        _wait_for(device)
+        return None
+    if device is not None:
+        raise OptionError("device", repr(device), "None, with force=True", "A forced synchronisation waits for all.")
+    has_waited = _wait_for_all()
+    if forced_sync.has_group():
+        return forced_sync.align_with_group()
+    if not has_waited:
+        say_once("synchronize", f"{_nothing_to_wait_for()}, and there are no other processes to align clocks with")
+    return REFERENCE
+
+
+def _wait_for(device: Any) -> None:
     chip = ascend.devices()
     if not isinstance(chip, str):
         chip.synchronize(device)
     elif torch.accelerator.is_available():
         torch.accelerator.synchronize(device)
     else:
-        _say_once("synchronize", "operators on the CPU have done their work when they return")
+        say_once("synchronize", _nothing_to_wait_for(), frames=4)
+
+
+def _wait_for_all() -> bool:
+    """Whether there was any device to wait for."""
+    chip = ascend.devices()
+    if not isinstance(chip, str):
+        for index in range(chip.device_count()):
+            chip.synchronize(index)
+        return True
+    if torch.accelerator.is_available():
+        for index in range(torch.accelerator.device_count()):
+            torch.accelerator.synchronize(index)
+        return True
+    return False
+
+
+def _nothing_to_wait_for() -> str:
+    if emulated.current() is not None:
+        return "calls of an emulated device have ended when they return"
+    return "operators on the CPU have done their work when they return"
 
 
 class Config:
@@ -85,7 +130,7 @@ class Config:
         if not isinstance(chip, str):
             chip.config.allow_internal_format = value
         else:
-            _say_once("config.allow_internal_format", chip, frames=4)
+            say_once("config.allow_internal_format", chip, frames=4)
             self._allow_internal_format = value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -98,34 +143,6 @@ class Config:
 
 
 config: Final = Config()
-
-
-class Npu:
-    """What scripts call as torch_npu.npu; the functions are those of this module."""
-
-    __slots__ = ()
-
-    config = config
-    set_compile_mode = staticmethod(set_compile_mode)
-    synchronize = staticmethod(synchronize)
-
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        if hasattr(Npu, name):
-            raise AttributeError(f"steadysum.compat.torch_npu.npu.{name} can't be replaced")
-        self.__getattr__(name)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _refuse("npu", name, ["config", "set_compile_mode", "synchronize"])
-
-
-npu: Final = Npu()
-
-
-def _say_once(setting: str, reason: str, *, frames: int = 3) -> None:
-    """Warn, of the line of code that lies so many frames up."""
-    if setting not in _said:
-        _said.add(setting)
-        warnings.warn(f"{setting} {NO_EFFECT}: {reason}. This is said once.", UserWarning, stacklevel=frames)
 
 
 def _check_bool(name: str, value: Any) -> None:

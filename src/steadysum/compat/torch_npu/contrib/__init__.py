@@ -1,0 +1,1 @@
+"""The vendor's contributed parts that the field report names."""
