@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import os
@@ -23,7 +24,7 @@ from steadysum.guard.attribution import RANDOM
 from steadysum.guard.bundle import BundleStore, read_bundle
 from steadysum.guard.checks.protocol import Finding, Made
 from steadysum.guard.failure import Failure
-from steadysum.guard.protect import GuardedFunction, protect
+from steadysum.guard.protection import GuardedFunction, protect
 from steadysum.guard.sampling import Escalate
 from steadysum.guard.tensors import as_rows, same_bits
 from steadysum.notices import Notice, listen
@@ -556,6 +557,17 @@ def test_a_guarded_module_in_a_model_keeps_the_models_keys_and_takes_its_checkpo
     model.load_state_dict(plain.state_dict())
     x = torch.randn(5, 3)
     assert same_bits(model(x), plain(x))
+
+
+def test_a_copy_of_a_guarded_module_is_guarded_and_has_parameters_of_its_own() -> None:
+    guarded = guard(nn.Sequential(nn.Linear(3, 4)))
+    twin = copy.deepcopy(guarded)
+    assert twin.guarded is not guarded.guarded
+    assert next(twin.parameters()) is next(twin.guarded.parameters())  # type: ignore[union-attr]
+    assert next(twin.parameters()) is not next(guarded.parameters())
+    x = torch.randn(2, 3)
+    assert same_bits(twin(x), guarded(x))
+    assert twin.guard is not guarded.guard
 
 
 def test_hooks_of_a_guarded_module_run_and_what_they_break_is_caught() -> None:

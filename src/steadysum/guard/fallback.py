@@ -116,7 +116,7 @@ def _on_device(device: torch.device) -> Fallback:
         owner = owner_of(target.callee)
         if owner is None:
             output = target.function(*args, **kwargs)
-        elif owner is target.callee:
+        elif owner is target.callee or target.callee == owner.forward:
             state = {**dict(owner.named_parameters(remove_duplicate=False)), **dict(owner.named_buffers())}
             output = torch.func.functional_call(owner, there(state), args, kwargs)
         else:

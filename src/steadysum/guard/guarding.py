@@ -1,15 +1,17 @@
 """Guarding: the happy path of a guarded call, and the state that a guard holds over time.
 
-Not here: what happens when a check objects (healing.py), and how callables and modules come by a guard (protect.py).
+Not here: what happens when a check objects (healing.py), and how callables and modules come by a guard (protection.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from steadysum.guard.attempt import Target, failed, is_unguarded, judge, unguardable
+from steadysum.guard.checks.protocol import Check
 from steadysum.guard.failure import mention
 from steadysum.guard.healing import Before, Healing, Held, anywhere, heal
 from steadysum.guard.options import Options
@@ -58,11 +60,16 @@ class Guard:
         objections = failed(findings)
         if not anywhere(self.options, bool(objections)):
             post("call", operator=self.options.operator, outcome="clean")
-            return output
-        self._strike()
-        held = Held(output)
-        del output
-        return heal(self.options, checks, target, before, held, objections, self.healings.append)
+        else:
+            self._strike()
+            held = Held(output)
+            del output
+            output = heal(self.options, checks, target, before, held, objections, self.healings.append)
+        return output
+
+    def with_check(self, check: Check) -> Guard:
+        """A guard with one more check, the last."""
+        return Guard(dataclasses.replace(self.options, checks=(*self.options.checks, check)))
 
     def _before(self, target: Target) -> Before:
         watched = watch(target.callee, target.args, target.kwargs)

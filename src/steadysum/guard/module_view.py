@@ -1,7 +1,7 @@
 """A module that stands for another one: the same parameters, buffers, submodules and keys, and a forward of its own.
 
 It shares the dictionaries in which the other module keeps them, so that optimisers, checkpoints, to() and train() see
-one module. Not here: what the forward does (protect.py, safe_module.py).
+one module. Not here: what the forward does (protection.py, safe_module.py).
 """
 
 from __future__ import annotations

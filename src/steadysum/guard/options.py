@@ -100,3 +100,17 @@ def accept_bundles(bundles: Bundles) -> BundleStore | None:
     raise OperandTypeError(
         "type of bundles", type(bundles).__name__, "a folder, a BundleStore or None", "None: no bundles are written."
     )
+
+
+def accept_escalate(value: Any) -> Escalate | None:
+    """Raises OperandTypeError."""
+    if value is None or isinstance(value, Escalate):
+        return value
+    raise OperandTypeError("type of escalate", type(value).__name__, "Escalate or None", "Use guard.Escalate(checks).")
+
+
+def accept_decision(value: Any) -> Callable[[bool], bool] | None:
+    """Raises OperandTypeError."""
+    if value is None or callable(value):
+        return value  # type: ignore[no-any-return]
+    raise OperandTypeError("type of all_ranks_decide", type(value).__name__, "a callable or None", "See the guide.")

@@ -49,6 +49,8 @@ class Watched(NamedTuple):
         changed = self._why_other_contents()
         if changed is not None:
             return changed
+        if self._has_replaced():
+            return "it replaced a buffer or parameter"
         for name, module in self.owner.named_modules() if self.owner is not None else ():
             if _keeps_statistics(module):  # torch's kernels of batch norm write these without raising their version
                 return f"it keeps running statistics{f' in {name}' if name else ''}"
@@ -59,6 +61,8 @@ class Watched(NamedTuple):
         changed = self._why_other_contents()
         if changed is not None:
             return f"{changed}, which isn't copied"
+        if self._has_replaced():
+            return "it replaced a buffer or parameter by another tensor, which isn't undone"
         parameters = set() if self.owner is None else {id(parameter) for parameter in self.owner.parameters()}
         for tensor, version, graph in zip(self.tensors, self.versions, self.graphs, strict=True):
             if tensor.grad_fn is not graph:
@@ -73,6 +77,12 @@ class Watched(NamedTuple):
             if len(now) != len(held) or not all(map(_is_same, now, held)):
                 return f"it changed what argument {name} holds"
         return None
+
+    def _has_replaced(self) -> bool:
+        if self.owner is None:
+            return False
+        known = {id(tensor) for tensor in self.tensors}
+        return any(id(tensor) not in known for tensor in _state(self.owner))
 
     def has_unversioned(self) -> bool:
         """Whether there are tensors whose writes aren't counted."""

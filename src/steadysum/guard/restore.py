@@ -49,7 +49,7 @@ def ambient(
     found = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
     return Ambient(
         torch.get_rng_state(),
-        tuple((device, _rng(device).get_rng_state(device)) for device in devices),
+        tuple((device, _rng(device).get_rng_state(*_place(device))) for device in devices),
         tuple((generator, generator.get_state()) for generator in found),
         random.getstate() if runs_python else None,
         _numpy_random().get_state() if runs_python and "numpy" in sys.modules else None,
@@ -67,7 +67,7 @@ def put(saved: Ambient) -> None:
     """
     torch.set_rng_state(saved.cpu)
     for device, state in saved.devices:
-        _rng(device).set_rng_state(state, device)
+        _rng(device).set_rng_state(state, *_place(device))
     for generator, state in saved.generators:
         generator.set_state(state)
     if saved.python is not None:
@@ -141,3 +141,7 @@ def _numpy_random() -> Any:
 
 def _rng(device: torch.device) -> Any:
     return torch.get_device_module(device)
+
+
+def _place(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "mps" else (device,)  # there is one at most, and its functions take none

@@ -1,6 +1,6 @@
 """What a check is: it looks at one result of one call, and says whether it can be right.
 
-Not here: what happens when it can't (protect.py), and the checks themselves, one file each.
+Not here: what happens when it can't (protection.py), and the checks themselves, one file each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """protect: a callable or a module whose results are checked, healed where they are wrong, and accounted for.
 
-Not here: a guarded call, step by step (guarding.py, healing.py), and whole models in place (protect_model.py).
+Not here: a guarded call, step by step (guarding.py, healing.py), and whole models in place (model_protection.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from steadysum.guard.options import (
     Options,
     accept_bundles,
     accept_checks,
+    accept_decision,
+    accept_escalate,
     accept_number,
     accept_on_failure,
 )
@@ -169,8 +171,22 @@ def protect(  # type: ignore[misc]  # overloads that list all options would be t
     return GuardedFunction(target, guard, amp)
 
 
-def make_guard(target: Any, *, checks: Any, fallback: Any, operator: str | None, **options: Any) -> Guard:
-    """The guard of one target. Raises as protect does."""
+def make_guard(
+    target: Any,
+    *,
+    checks: Sequence[Check] | None = None,
+    max_retries: int = 3,
+    fallback: Callable[..., Any] | str | torch.device | None = None,
+    synchronize: bool = True,
+    on_failure: OnFailure = "raise",
+    every: int = 1,
+    escalate: Escalate | None = None,
+    bundles: Bundles = BUNDLES,
+    operator: str | None = None,
+    restore: bool = False,
+    all_ranks_decide: Callable[[bool], bool] | None = None,
+) -> Guard:
+    """The guard of one target; arguments and errors are those of protect."""
     if not callable(target) or isinstance(target, type):
         raise OperandTypeError(
             "type of target",
@@ -179,37 +195,25 @@ def make_guard(target: Any, *, checks: Any, fallback: Any, operator: str | None,
             "Of a class, guard the instances.",
         )
     if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
-        raise OperandTypeError(
-            "target",
-            "a function that gives back its result later",
-            "one that gives back a result",
-            "Guard what it calls.",
-        )
+        seen = "a function that gives back its result later"
+        raise OperandTypeError("target", seen, "one that gives back a result", "Guard what it calls.")
     if isinstance(target, (GuardedFunction, GuardedModule)):
         raise OperandTypeError("target", "something that is guarded already", "one guard each", "Guard target.guarded.")
     if checks is None:
         checks = importlib.import_module("steadysum.guard.checks").default_checks(target)
-    escalate = options["escalate"]
-    if escalate is not None and not isinstance(escalate, Escalate):
-        raise OperandTypeError("type of escalate", type(escalate).__name__, "Escalate or None", "Use guard.Escalate.")
-    decide = options["all_ranks_decide"]
-    if decide is not None and not callable(decide):
-        raise OperandTypeError(
-            "type of all_ranks_decide", type(decide).__name__, "a callable or None", "See the guide."
-        )
     return Guard(
         Options(
             operator=operator or _name_of(target),
             checks=accept_checks(checks),
-            max_retries=accept_number("max_retries", options["max_retries"], 0),
+            max_retries=accept_number("max_retries", max_retries, 0),
             fallback=accept_fallback(fallback, target),
-            synchronize=bool(options["synchronize"]),
-            on_failure=accept_on_failure(options["on_failure"]),
-            every=accept_number("every", options["every"], 1),
-            escalate=escalate,
-            bundles=accept_bundles(options["bundles"]),
-            restore=bool(options["restore"]),
-            all_ranks_decide=decide,
+            synchronize=bool(synchronize),
+            on_failure=accept_on_failure(on_failure),
+            every=accept_number("every", every, 1),
+            escalate=accept_escalate(escalate),
+            bundles=accept_bundles(bundles),
+            restore=bool(restore),
+            all_ranks_decide=accept_decision(all_ranks_decide),
         )
     )
 
