@@ -78,7 +78,7 @@ def test_aligned_slots_and_outputs_of_two_units_share_no_line(
 ) -> None:
     plan = Plan(Cut(rows, vocab, cores, geometry, False, True, logits, duplicates, 64, np.dtype(np.int64)))
     writers: dict[tuple[str, int], tuple[int, int, int]] = {}
-    sizes = {name: np.dtype(dtype).itemsize for name, dtype, _ in plan.layout.regions}
+    sizes = {name: np.dtype(dtype).itemsize for name, dtype, *_ in plan.layout.regions}
     slots = [
         (plan.layout.slot(core, half_block, core, copy), (core, half_block, copy))
         for copy in range(1 + duplicates)

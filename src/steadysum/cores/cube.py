@@ -16,8 +16,8 @@ from steadysum.cores.grid import HALVES
 from steadysum.cores.job import CUBE_OPERATIONS, Job, place
 from steadysum.cores.plan import Share
 from steadysum.cores.waiting import wait_for
-from steadysum.sync.actions import Compute, Place, Program, Signal, Word, Write
-from steadysum.sync.policies import Party, publish
+from steadysum.sync.actions import Compute, Place, Program, Signal
+from steadysum.sync.policies import Party, publish_all
 from steadysum.sync.records import Slot
 from steadysum.trace.events import Unit
 
@@ -48,11 +48,7 @@ def _put(
     logits: NDArray[Any],  # [rows, columns]
 ) -> Program:
     halves = _halves(job, share, party.own.core, step, logits)
-    if not job.parts.stamp:
-        yield Write(where, tuple(Word(slot.payload[0], part) for slot, part in halves))
-        return
-    for slot, part in halves:
-        yield from publish(party, where, slot, step + 1, (part,))
+    yield from publish_all(party, where, [(slot, (part,)) for slot, part in halves], step + 1)
 
 
 def _halves(

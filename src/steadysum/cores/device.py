@@ -335,6 +335,7 @@ class _Launch:
         plan = device._plan_of(cut)
         if armed is not None:
             armed.spoil_workspace(device._memory, where)
+        device._memory.place_guards()  # of each launch anew, so that what is found broken was broken in it
         self._job = Job(
             epoch=self._epoch,
             input=problem.input.clone() if armed is not None else problem.input,

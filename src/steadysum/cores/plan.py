@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steadysum.cores.grid import HALVES, CoreTile, Geometry, Grid, split_rows
 from steadysum.cores.layout import Layout
@@ -96,6 +97,11 @@ class Plan:
                 counts[tile.row_block] = earlier + 1
                 found.append(Share(tile, owner, copy, earlier))
         return tuple(found)
+
+    @cached_property
+    def cleared(self) -> dict[str, NDArray[np.float32]]:
+        """What P0 writes into a core's slots, by region."""
+        return {"max": self.layout.cleared(-np.inf), "sum": self.layout.cleared(0.0)}
 
     def slots_of(self, rows: range) -> tuple[tuple[Span, ...], ...]:
         """The slots that hold these rows, some cores at a time: spans of "max", core after core, then of "sum"."""

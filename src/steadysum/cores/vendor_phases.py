@@ -49,8 +49,8 @@ def _init(job: Job, unit: Unit) -> Program:
     first, last = layout.slot_start(unit.core, 0), layout.slot_start(unit.core, layout.half_blocks)
     own = _half(range(first, last), half)
     words = [
-        Word(Span("max", own.start, own.stop), np.full(len(own), -np.inf, np.float32)),
-        Word(Span("sum", own.start, own.stop), np.zeros(len(own), np.float32)),
+        Word(Span(region, own.start, own.stop), cleared[own.start - first : own.stop - first])
+        for region, cleared in job.plan.cleared.items()
     ]
     rows = split_rows(job.plan.grid.rows, HALVES, layout.row_multiple)[half]
     if unit.core == 0 and rows:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["GUARD", "LINE", "Entry", "Memory", "Region", "Span", "StoreBuffer"]
+__all__ = ["GUARD", "LINE", "Cells", "Entry", "Memory", "Region", "Span", "StoreBuffer"]
 
 LINE: Final = 64  # bytes: what a store buffer drains at once, and what two cores must not share
-GUARD: Final = 0x5AFE_C0DE_5AFE_C0DE  # before and after each region; no plausible float, index or stamp
+# Before and after each region, and after each of its slots or buffers; no plausible float, index or stamp.
+GUARD: Final = 0x5AFE_C0DE_5AFE_C0DE
 
 
 class Span(NamedTuple):
@@ -26,6 +27,13 @@ class Span(NamedTuple):
     stop: int
 
 
+class Cells(NamedTuple):
+    """How a region is made of slots or buffers with guard words after each; in elements, of whole 8-byte words."""
+
+    size: int  # of a cell, its guard words included
+    guard: int  # guard words at its end
+
+
 class Region(NamedTuple):
     """A named array of a memory."""
 
@@ -33,26 +41,28 @@ class Region(NamedTuple):
     dtype: np.dtype[Any]
     length: int  # elements
     offset: int = 0  # bytes from the arena's start; a multiple of the memory's alignment
+    cells: Cells | None = None
 
 
 class Memory:
     """Regions in one arena of bytes. What a call leaves in them is what the next one finds.
 
     Args:
-        regions: (name, dtype, number of elements) of each, in the order in which they lie in memory.
+        regions: (name, dtype, number of elements) of each, in the order in which they lie in memory; and, of one that
+            is made of slots or buffers, its Cells.
     """
 
-    def __init__(self, regions: Iterable[tuple[str, DTypeLike, int]] = ()) -> None:
+    def __init__(self, regions: Iterable[Asked] = ()) -> None:
         self.arena = aligned_bytes(0)
         self.lay_out(regions)
 
-    def lay_out(self, regions: Iterable[tuple[str, DTypeLike, int]]) -> None:
+    def lay_out(self, regions: Iterable[Asked]) -> None:
         """Other regions over the same bytes, whatever they hold; more bytes, of zeros, if they don't fit."""
         self.regions: dict[str, Region] = {}
         offset = LINE  # room for the first guard
-        for name, dtype, length in regions:
+        for name, dtype, length, *cells in regions:
             kind = np.dtype(dtype)
-            self.regions[name] = Region(name, kind, length, offset)
+            self.regions[name] = Region(name, kind, length, offset, *cells)
             size = -(-length * kind.itemsize // LINE) * LINE
             offset += size + LINE  # a line of guard words
         if self.arena.size < offset:
@@ -66,26 +76,30 @@ class Memory:
         self.place_guards()
 
     def place_guards(self) -> None:
-        """Writes the guard words around every region."""
-        for guard in self._guards().values():
-            guard[:] = GUARD
+        """Writes the guard words around every region, slot and buffer."""
+        for _, guard in self._guards():
+            guard[...] = GUARD
 
     def broken_guards(self) -> list[tuple[str, int]]:
-        """The guard words that don't hold their value any more: (the region before them, byte of the arena)."""
-        return [
-            (name, int(guard.ctypes.data - self.arena.ctypes.data) + 8 * int(bad))
-            for name, guard in self._guards().items()
-            for bad in np.flatnonzero(guard != GUARD)
-        ]
+        """The guard words that have lost their value, in order: (the region that they guard, byte of the arena)."""
+        found = []
+        for name, guard in self._guards():
+            start = int(guard.ctypes.data - self.arena.ctypes.data)
+            for place in np.argwhere(guard != GUARD):
+                found.append((name, start + int(np.dot(place, guard.strides))))
+        return sorted(found, key=lambda place: place[1])
 
-    def _guards(self) -> dict[str, NDArray[np.uint64]]:
-        guards = {"(start)": self.arena[:LINE].view(np.uint64)}
+    def _guards(self) -> Iterator[tuple[str, NDArray[np.uint64]]]:
+        """Views of all guard words, as [words] or [cells, words], with the names of their regions."""
+        yield "(start)", self.arena[:LINE].view(np.uint64)
         for region in self.regions.values():
             end = region.offset + region.length * region.dtype.itemsize
             begin = -(-end // 8) * 8
             stop = region.offset + (-(-region.length * region.dtype.itemsize // LINE) + 1) * LINE
-            guards[region.name] = self.arena[begin:stop].view(np.uint64)
-        return guards
+            yield region.name, self.arena[begin:stop].view(np.uint64)
+            if region.cells is not None:
+                cells = self.arrays[region.name].reshape(-1, region.cells.size)
+                yield region.name, cells[:, region.cells.size - region.cells.guard :].view(np.uint64)
 
     def load(self, span: Span) -> NDArray[Any]:
         """A copy of what memory holds."""
@@ -104,6 +118,10 @@ class Memory:
             span.start // per_line * per_line,
             min(-(-span.stop // per_line) * per_line, region.length),
         )
+
+
+# Name, dtype, number of elements; and cells, where a region has them.
+Asked: TypeAlias = tuple[str, DTypeLike, int] | tuple[str, DTypeLike, int, Cells | None]
 
 
 def aligned_bytes(size: int) -> NDArray[np.uint8]:

@@ -31,6 +31,7 @@ __all__ = [
     "heartbeat",
     "meet",
     "publish",
+    "publish_all",
 ]
 
 T = TypeVar("T")
@@ -147,27 +148,42 @@ def publish(party: Party, place: Place, slot: Slot, count: int, payload: Payload
     Raises:
         StaleRead: naming the unit's own core: after all retries memory holds something else.
     """
+    yield from publish_all(party, place, ((slot, payload),), count)
+
+
+def publish_all(party: Party, place: Place, records: Sequence[tuple[Slot, Payload]], count: int) -> Steps[None]:
+    """Writes records of one writer and one count at once, and makes sure that memory holds them.
+
+    Raises:
+        StaleRead: as publish.
+    """
     if not party.parts.stamp:
-        yield Write(place, tuple(Word(span, part) for span, part in zip(slot.payload, payload, strict=True)))
+        spans = (pair for slot, payload in records for pair in zip(slot.payload, payload, strict=True))
+        yield Write(place, tuple(Word(span, part) for span, part in spans))
         return
-    fault: str | None = None
+    fault, slot = "", records[0][0]
     for attempt in range(party.attempts):
         if attempt:
             yield Note(place, "retry", "stale", "read back", slot.core)
-        words = words_of(slot, party.epoch, count, payload)
-        yield Write(place, words)
+        written = [words_of(each, party.epoch, count, payload) for each, payload in records]
+        yield Write(place, tuple(word for words in written for word in words))
         if not party.parts.read_back:
             return
         if party.parts.fence:
             yield Fence(place)
-        read = yield Read(place, slot.spans)
-        if is_as_written(words, read):
+        found = iter((yield Read(place, tuple(span for each, _ in records for span in each.spans))))
+        wrong = None
+        for (each, _), words in zip(records, written, strict=True):
+            read = [next(found) for _ in words]
+            if wrong is None and not is_as_written(words, read):
+                wrong = each, read
+        if wrong is None:
             return
-        stamp, found = record_of(read)
-        fault = fault_of(slot, stamp, found, party.epoch, count) or "other words than were written"
+        slot, read = wrong
+        fault = fault_of(slot, *record_of(read), party.epoch, count) or "other words than were written"
     raise StaleRead(
         f"record of core {slot.core} in call {party.epoch}, written and read back by {party.own}",
-        seen=fault or "",
+        seen=fault,
         allowed="a record of this call, whole",
         remedy="Run the call again; if it comes back, that core's writes don't reach memory.",
         cores=(slot.core,),

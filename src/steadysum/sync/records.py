@@ -23,6 +23,7 @@ __all__ = [
     "Payload",
     "Slot",
     "Stamp",
+    "damaged_span",
     "digest",
     "fault_of",
     "is_as_written",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 Payload = tuple[NDArray[Any], ...]  # one array for each span of the slot's payload
+_DIGESTS: Final = 4  # the word of a stamp's line from which on the parts' digests stand
 STAMP_WORDS: Final = LINE // 8  # int64 words of a stamp's line
 # Bytes from which on a part enters the digest condensed: a product's half tile is 64 KiB, of which a CRC-32 takes three
 # to five times as long.
@@ -53,24 +55,29 @@ class Slot(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """What a record proves."""
+    """What a record proves. Its line holds the digests of the payload's parts after these."""
 
     epoch: int  # number of the call
     core: int  # writer
     count: int  # type: ignore[assignment]  # of the partials merged into the payload; of a product: its tile, from 1
-    digest: int  # of the three above and the payload
+    digest: int  # of the three above and the digests of the payload's parts
 
 
 def digest(epoch: int, core: int, count: int, payload: Payload) -> int:
-    """CRC-32 over the header and the payload's bytes: sees every change of up to 32 adjacent bits.
+    """CRC-32 over the header and the digests of the parts: sees every change of up to 32 adjacent bits of one of them.
 
     A part of 4 KiB or more enters condensed to 8 bytes, which every change within one 8-byte word changes.
     """
-    value = zlib.crc32(b"%d,%d,%d" % (epoch, core, count))
-    for part in payload:
-        data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-        value = zlib.crc32(data.data if data.size < _LARGE else _condensed(data), value)
-    return value
+    return _whole((epoch, core, count), [_digest_of(part) for part in payload])
+
+
+def _whole(header: tuple[int, int, int], parts: Sequence[int]) -> int:
+    return zlib.crc32(repr((*header, *parts)).encode())
+
+
+def _digest_of(part: NDArray[Any]) -> int:
+    part = np.ascontiguousarray(part)
+    return zlib.crc32(part.data if part.nbytes < _LARGE else _condensed(part.reshape(-1).view(np.uint8)))
 
 
 def _condensed(data: NDArray[np.uint8]) -> bytes:
@@ -95,7 +102,9 @@ def _multipliers(count: int) -> NDArray[np.uint64]:
 def words_of(slot: Slot, epoch: int, count: int, payload: Payload) -> tuple[Word, ...]:
     """The words that write a record: payload first, stamp last, though they may drain in any order."""
     stamp = np.zeros(slot.stamp.stop - slot.stamp.start, dtype=np.int64)
-    stamp[:4] = (epoch, slot.core, count, digest(epoch, slot.core, count, payload))
+    digests = [_digest_of(part) for part in payload]
+    header = (epoch, slot.core, count)
+    stamp[: _DIGESTS + len(digests)] = (*header, _whole(header, digests), *digests)
     parts = [Word(span, values) for span, values in zip(slot.payload, payload, strict=True)]
     return (*parts, Word(slot.stamp, stamp))
 
@@ -123,6 +132,25 @@ def stamp_of(line: NDArray[Any]) -> Stamp:
     """The stamp in a line."""
     epoch, core, count, found = line[:4].tolist()
     return Stamp(epoch, core, count, found)
+
+
+def damaged_span(slot: Slot, line: NDArray[Any], payload: Payload, epoch: int) -> Span | None:
+    """Which part of a record isn't as it was written: the stamp, or one of the payload; None: all are.
+
+    Args:
+        slot: where it was read.
+        line, payload: what was read.
+        epoch: number of the call.
+    """
+    stamp, end = stamp_of(line), _DIGESTS + len(payload)
+    digests = line[_DIGESTS:end].tolist()
+    whole = stamp.digest == _whole(stamp[:3], digests) and not line[end:].any()
+    if not whole or (stamp.epoch, stamp.core) != (epoch, slot.core):
+        return slot.stamp
+    for span, part, known in zip(slot.payload, payload, digests, strict=True):
+        if _digest_of(part) != known:
+            return span
+    return None
 
 
 def fault_of(slot: Slot, stamp: Stamp, payload: Payload, epoch: int, count: int | None) -> str | None:
