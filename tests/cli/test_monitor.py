@@ -157,6 +157,14 @@ def test_serve_refuses_a_bad_file_and_a_taken_port_before_it_serves(
     assert (taken.code, "Address already in use" in taken.err) == (2, True)
 
 
+def test_save_writes_rules_and_dashboard_to_a_new_folder(steadysum: Command, tmp_path: Path) -> None:
+    saved = steadysum("monitor", "save", str(tmp_path / "new" / "monitoring"))
+    assert saved.code == 0
+    names = {path.name for path in (tmp_path / "new" / "monitoring").iterdir()}
+    assert names == {"steadysum.rules.yml", "steadysum.rules.test.yml", "steadysum.json"}
+    assert all(name in saved.out for name in names)
+
+
 def test_without_the_extra_it_says_how_to_install_it(steadysum: Command, file: Path, tmp_path: Path) -> None:
     hidden = tmp_path / "prometheus_client"
     hidden.mkdir()

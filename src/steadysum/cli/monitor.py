@@ -1,4 +1,4 @@
-"""`steadysum monitor`: what monitored runs have counted: served to Prometheus, or as a table."""
+"""`steadysum monitor`: what monitored runs have counted: served to Prometheus, as a table, with alert rules."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from steadysum.cli import options
 from steadysum.cli.terminal import interruptible, stderr, stdout
 from steadysum.diagnosis.document import write_json
 from steadysum.monitor.address import HOST, PORT, SCHEMES, fetch_metrics
+from steadysum.monitor.packaged import save_packaged
 
 _PAUSE: Final = 0.2  # seconds between two looks for Ctrl-C
 
@@ -33,6 +34,7 @@ Seen = Annotated[
         show_default=False,
     ),
 ]
+Folder = Annotated[Path, typer.Argument(help="It is made if it isn't there.", file_okay=False, show_default=False)]
 Host = Annotated[str, typer.Option(help="Address to serve at. 0.0.0.0: every one that this machine has.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")]
 
@@ -68,6 +70,13 @@ def show(sources: Seen = None, json: options.Json = None) -> None:
         stdout.print(process_view(process))
     if not processes:
         stdout.print("no metrics files there")
+
+
+@app.command()
+def save(folder: Folder) -> None:
+    """Write the alert rules for Prometheus, their tests, and the dashboard for Grafana to a folder."""
+    for path in save_packaged(folder):
+        stdout.print(Text(f"written to {path}"), soft_wrap=True)
 
 
 def _families(sources: list[str]) -> list[Any]:

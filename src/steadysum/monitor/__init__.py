@@ -5,6 +5,7 @@
     exporter.py  metrics over HTTP             metrics_file.py  a process's file
     address.py   where metrics are served      files.py         files of many processes, served as one
     figures.py   what metrics come to          table.py         figures for people, and as JSON
+    packaged.py  rules/ and dashboard/
 
 Needs the extra `monitor` (prometheus-client), which is loaded with the first name that needs it.
 """
@@ -17,12 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from steadysum.monitor.labels import process_labels
     from steadysum.monitor.metrics_file import read_metrics
+    from steadysum.monitor.packaged import alert_rules, dashboard
     from steadysum.monitor.process import Monitor, start
 
-__all__ = ["Monitor", "process_labels", "read_metrics", "start"]
+__all__ = ["Monitor", "alert_rules", "dashboard", "process_labels", "read_metrics", "start"]
 
 _HOMES: Final = {
     "Monitor": "process",
+    "alert_rules": "packaged",
+    "dashboard": "packaged",
     "process_labels": "labels",
     "read_metrics": "metrics_file",
     "start": "process",
