@@ -69,6 +69,26 @@ void check(const Example& example, int threads, const std::string& where) {
            where + ", " + std::to_string(threads) + " threads, " + cases::describe(example.c) + ": " + difference);
 }
 
+// The same, verified: no bit differs, and nothing is found wrong.
+void check_verified(const Example& example, int threads, const std::string& where) {
+    Outputs out(example.c);
+    const steadysum::Problem problem = example.problem(out);
+    const auto tiles = static_cast<std::size_t>(problem.grid().tiles());
+    const auto depth = static_cast<std::size_t>(problem.depth());
+    const auto blocks = static_cast<std::size_t>(steadysum::Grid::ceil_div(problem.depth(), steadysum::kBlock));
+    std::vector<float> columns(steadysum::kChecksums * tiles * depth);
+    std::vector<float> energies(steadysum::kChecksums * tiles * blocks);
+    std::vector<float> scales(tiles);
+    const steadysum::WeightChecksums weight{columns.data(), energies.data(), scales.data()};
+    steadysum::take_weight_checksums(problem, weight, threads);
+    steadysum::CheckLog log;
+    steadysum::run_verified({problem}, {{&weight, &log, 7, nullptr}}, threads);
+    const std::string difference = example.difference(out);
+    const bool fine = !log.stale.load() && log.bad_count() == 0 && difference.empty();
+    expect(fine, where + ", verified, " + std::to_string(threads) + " threads, " + cases::describe(example.c) + ": " +
+                     std::to_string(log.bad_count()) + " bad, " + difference);
+}
+
 // Large enough to be shared out over threads, whatever the variant.
 Case large(unsigned seed) {
     Case c = cases::draw(seed);
@@ -85,6 +105,7 @@ void drawn_problems_have_the_published_bits() {
         for (const TileKernel* variant : variants()) {
             steadysum::use_kernel(*variant);
             check(example, 1 + static_cast<int>(seed % 8), variant->isa);
+            check_verified(example, 1 + static_cast<int>(seed % 8), variant->isa);
         }
     }
 }
@@ -95,6 +116,7 @@ void thread_counts_do_not_change_bits() {
         for (const TileKernel* variant : variants()) {
             steadysum::use_kernel(*variant);
             for (const int threads : {1, 2, 3, 8}) check(example, threads, variant->isa);
+            check_verified(example, 3, variant->isa);
         }
     }
 }
@@ -113,6 +135,7 @@ void every_layout_has_the_published_bits() {
                 for (const TileKernel* variant : variants()) {
                     steadysum::use_kernel(*variant);
                     check(example, 2, variant->isa);
+                    check_verified(example, 2, variant->isa);
                 }
             }
 }
