@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from steadysum.guard.shadow import shadow
 from steadysum.guard.tensors import map_tensors
 
-__all__ = ["in_sixteen_bits", "widened"]
+__all__ = ["NORMS", "STORED", "in_sixteen_bits", "stored", "widened"]
 
 STORED: Final = torch.bfloat16
 _PLAIN: Final = (nn.Linear, nn.Embedding)
-_NORMS: Final = (
+NORMS: Final = (
     nn.LayerNorm,
     nn.GroupNorm,
     nn.RMSNorm,
@@ -43,12 +43,12 @@ def in_sixteen_bits(
     Returns:
         function, args, kwargs of the call that takes its place.
     """
-    given: tuple[Any, ...] = map_tensors(_stored, args)
-    named: dict[str, Any] = map_tensors(_stored, dict(kwargs))
+    given: tuple[Any, ...] = map_tensors(stored, args)
+    named: dict[str, Any] = map_tensors(stored, dict(kwargs))
     if not isinstance(function, nn.Module):
         return function, given, named
     if type(function) in _PLAIN:  # stays what it is, so that checks know what it computes
-        parameters = {name: None if each is None else _stored(each) for name, each in function._parameters.items()}
+        parameters = {name: None if each is None else stored(each) for name, each in function._parameters.items()}
         return shadow(function, _parameters=parameters), given, named
     return _Rounded(function), given, named
 
@@ -73,15 +73,16 @@ class _Rounded:
         kept = {
             name
             for path, each in self.module.named_modules()
-            if isinstance(each, _NORMS)
+            if isinstance(each, NORMS)
             for name in (f"{path}.{own}" if path else own for own in each._parameters)
         }
         with _swapping:
             rounded = {
-                name: _stored(parameter) for name, parameter in self.module.named_parameters() if name not in kept
+                name: stored(parameter) for name, parameter in self.module.named_parameters() if name not in kept
             }
             return torch.func.functional_call(self.module, rounded, args, kwargs)
 
 
-def _stored(tensor: Tensor) -> Tensor:
+def stored(tensor: Tensor) -> Tensor:
+    """The tensor in bf16, if it is in fp32."""
     return tensor.to(STORED) if tensor.dtype == torch.float32 else tensor
