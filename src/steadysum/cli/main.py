@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 import steadysum
-from steadysum.cli import bench, check, doctor, emulate, monitor, trace
+from steadysum.cli import bench, check, doctor, emulate, monitor, profiles, trace
 from steadysum.cli.terminal import stderr
 from steadysum.errors import SteadySumError
 
@@ -33,6 +33,7 @@ app.command("check")(check.check)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("emulate")(emulate.emulate)
+app.command("profiles")(profiles.profiles)
 app.add_typer(trace.app, name="trace")
 app.add_typer(monitor.app, name="monitor")
 
