@@ -9,9 +9,12 @@ A map of the code, floor by floor; imports run downwards only:
     maxsum.py    MaxSum, its merge, the canonical fold          tiling.py   how a vocabulary is cut
     _library.py  the torch.library namespace                    _extension.py   the C++ extension, or why it is missing
     errors.py    every exception class
+    guard/       results that are checked as they are made: protect, protect_model, SafeModule, imported when asked for
 
 Not here: the command line (steadysum.cli), which `import steadysum` doesn't load.
 """
+
+from typing import TYPE_CHECKING, Any, Final
 
 from steadysum import errors, kernels, nn
 from steadysum.maxsum import MaxSum
@@ -30,6 +33,9 @@ from steadysum.ops import (
     regroup,
 )
 
+if TYPE_CHECKING:
+    from steadysum.guard import SafeModule, protect, protect_model
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -37,6 +43,7 @@ __all__ = [
     "LossStats",
     "MaxSum",
     "OnlineMaxSum",
+    "SafeModule",
     "__version__",
     "align",
     "errors",
@@ -49,5 +56,17 @@ __all__ = [
     "linear_max_sum",
     "linear_softmax",
     "nn",
+    "protect",
+    "protect_model",
     "regroup",
 ]
+
+_OF_GUARD: Final = ("SafeModule", "protect", "protect_model")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_GUARD:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from steadysum import guard  # it reads bundles and settings: whoever only computes needn't import it
+
+    return getattr(guard, name)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from steadysum.guard.comparison import compare_accuracy as compare_accuracy
     from steadysum.guard.failure import Failure as Failure
     from steadysum.guard.healing import Healing as Healing
+    from steadysum.guard.model_protection import ProtectedModel as ProtectedModel
+    from steadysum.guard.model_protection import protect_model as protect_model
     from steadysum.guard.protection import protect as protect
     from steadysum.guard.safe_module import SafeModule as SafeModule
     from steadysum.guard.sampling import Escalate as Escalate
@@ -27,10 +29,12 @@ _WHERE: Final = {
     "Escalate": "sampling",
     "Failure": "failure",
     "Healing": "healing",
+    "ProtectedModel": "model_protection",
     "SafeModule": "safe_module",
     "Verdict": "attribution",
     "compare_accuracy": "comparison",
     "protect": "protection",
+    "protect_model": "model_protection",
     "read_bundle": "bundle",
 }
 

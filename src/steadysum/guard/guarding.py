@@ -13,6 +13,7 @@ from typing import Any, Final
 from steadysum.guard.attempt import Target, failed, is_unguarded, judge, unguardable
 from steadysum.guard.checks.protocol import Check
 from steadysum.guard.failure import mention
+from steadysum.guard.gradient import watch_gradients
 from steadysum.guard.healing import Before, Healing, Held, anywhere, heal
 from steadysum.guard.options import Options
 from steadysum.guard.refusal import runs_python, watch
@@ -32,7 +33,7 @@ class Guard:
         self.options = options
         self.healings: deque[Healing] = deque(maxlen=_REMEMBERED)  # the newest last
         self._sampler = Sampler(options.checks, options.every, options.escalate)
-        self._has_said = False
+        self._said: set[str] = set()
 
     def call(
         self,
@@ -65,6 +66,9 @@ class Guard:
             held = Held(output)
             del output
             output = heal(self.options, checks, target, before, held, objections, self.healings.append)
+        reason = watch_gradients(self.options, checks, target, output, self.healings.append)
+        if reason is not None:
+            self._say_unchecked(reason, "the gradient of a call")
         return output
 
     def with_check(self, check: Check) -> Guard:
@@ -85,7 +89,7 @@ class Guard:
                 "from here on every call has the strong checks, too"
             )
 
-    def _say_unchecked(self, reason: str) -> None:
-        if not self._has_said:
-            self._has_said = True
-            mention(f"a call of {self.options.operator} was not checked: {reason}. This is said once.")
+    def _say_unchecked(self, reason: str, what: str = "a call") -> None:
+        if what not in self._said:
+            self._said.add(what)
+            mention(f"{what} of {self.options.operator} wasn't checked: {reason}. This is said once.")

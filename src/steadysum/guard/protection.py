@@ -6,7 +6,6 @@ Not here: a guarded call, step by step (guarding.py, healing.py), and whole mode
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from types import MethodType
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from steadysum.errors import OperandTypeError, RangeError
+from steadysum.guard.checks.defaults import default_checks
 from steadysum.guard.checks.protocol import Check
 from steadysum.guard.fallback import accept_fallback
 from steadysum.guard.guarding import Guard
@@ -34,6 +34,7 @@ from steadysum.guard.options import (
 )
 from steadysum.guard.sampling import Escalate
 from steadysum.guard.sixteen_bits import in_sixteen_bits, widened
+from steadysum.guard.uncompiled import uncompiled
 
 __all__ = ["GuardedFunction", "GuardedModule", "make_guard", "protect"]
 
@@ -49,8 +50,6 @@ class GuardedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the callable, checks its result, and heals it where it is wrong."""
-        if torch.compiler.is_compiling():
-            return _beside_the_compiler(self.guard, self.guarded, self._amp, args, kwargs)
         return _call(self.guard, self.guarded, self._amp, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -74,8 +73,6 @@ class GuardedModule(ModuleView):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the guarded module, hooks and all, checks its result, and heals it where it is wrong."""
-        if torch.compiler.is_compiling():
-            return _beside_the_compiler(self.guard, self.guarded, self._amp, args, kwargs)
         return _call(self.guard, self.guarded, self._amp, args, kwargs)
 
     def _get_name(self) -> str:
@@ -200,7 +197,7 @@ def make_guard(
     if isinstance(target, (GuardedFunction, GuardedModule)):
         raise OperandTypeError("target", "something that is guarded already", "one guard each", "Guard target.guarded.")
     if checks is None:
-        checks = importlib.import_module("steadysum.guard.checks").default_checks(target)
+        checks = default_checks(target)
     return Guard(
         Options(
             operator=operator or _name_of(target),
@@ -225,12 +222,8 @@ def _name_of(target: Callable[..., Any]) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
+@uncompiled
 def _call(guard: Guard, function: Any, amp: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if amp is None:
         return guard.call(function, args, kwargs)
     return widened(guard.call(*in_sixteen_bits(function, args, kwargs)))
-
-
-# A check looks at values, which don't exist while a graph is being traced: the graph ends here, and goes on after it.
-# torch.compiler.disable would import the compiler, a second's work, for those who don't compile.
-_beside_the_compiler = torch._disable_dynamo(_call)  # type: ignore[attr-defined]

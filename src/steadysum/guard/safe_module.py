@@ -21,6 +21,7 @@ from steadysum.guard.protection import make_guard
 from steadysum.guard.refusal import runs_python, watch
 from steadysum.guard.restore import Contents, ambient, put
 from steadysum.guard.tensors import map_tensors
+from steadysum.guard.uncompiled import uncompiled
 
 __all__ = ["SafeModule"]
 
@@ -69,8 +70,6 @@ class SafeModule(ModuleView):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """A result that has passed its checks, at once or after retries."""
-        if torch.compiler.is_compiling():
-            return _beside_the_compiler(self, args, kwargs)
         return _call(self, args, kwargs)
 
     def _real_forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -143,12 +142,10 @@ def _copies(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any
     return copied
 
 
+@uncompiled
 def _call(module: SafeModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if is_unguarded() or unguardable() is not None:
         return module._real_forward(*args, **kwargs)
     if not module.is_warm:
         module._warm_up(args, kwargs)
     return module.guard.call(module._real_forward, args, kwargs, module if module.guarded is None else module.guarded)
-
-
-_beside_the_compiler = torch._disable_dynamo(_call)  # type: ignore[attr-defined]  # as in protection.py
