@@ -31,8 +31,10 @@ from steadysum.compat.torch_npu.safe_linear import safe_fused_linear
 
 if TYPE_CHECKING:
     from steadysum.compat.torch_npu import contrib, utils
+    from steadysum.compat.torch_npu.safe_module import SafeNPUModule
 
 __all__ = [
+    "SafeNPUModule",
     "config",
     "contrib",
     "fused_cross_entropy_loss_with_max_sum",
@@ -56,4 +58,6 @@ _LATER: Final = ("contrib", "utils")  # parts that are modules
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "SafeNPUModule":
+        return importlib.import_module(f"{__name__}.safe_module").SafeNPUModule
     raise AttributeError(f"steadysum.compat.torch_npu has no {name!r}; it offers {', '.join(__all__)}")
