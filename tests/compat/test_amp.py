@@ -258,7 +258,7 @@ def test_a_run_that_is_saved_and_resumed_has_the_bits_of_one_that_went_on(tmp_pa
 
 
 def test_where_gradients_cannot_be_fp32_they_are_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masters, "widen_gradient", lambda _: None)  # as before torch 2.10
+    monkeypatch.setattr(masters, "widen_gradient", lambda _: None)  # as in a torch without grad_dtype
     model = net()
     model, optimizer = amp.initialize(model, OPTIMIZERS["AdamW"](model.parameters()), opt_level="O2")
     first = loss_of(model)

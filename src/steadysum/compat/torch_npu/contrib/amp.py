@@ -43,7 +43,7 @@ def initialize(
     accumulate products and compute statistics in fp32. The optimizer keeps fp32 masters of the parameters, steps on
     them, and rounds them to the stored ones; they are in its state_dict. A weight that is changed from outside is taken
     over by its master at the next step. Gradients are in fp32, so that several backward passes add up in it; with
-    torch.distributed initialised, and where torch can't store them so (before 2.10), they are in bf16, in which
+    torch.distributed initialised, and where torch has no Tensor.grad_dtype, they are in bf16, in which
     DistributedDataParallel reduces them.
 
     At both levels the model takes fp32 tensors, and gives them back: losses are computed in fp32.

@@ -71,7 +71,8 @@ def parameters_with_gradients(optimizer: Optimizer) -> Iterator[nn.Parameter]:
 def widen_gradient(parameter: nn.Parameter) -> None:
     """Have a 16-bit parameter's gradients added up in fp32, where torch and its reducers let us.
 
-    torch has it from 2.10 on; DistributedDataParallel refuses gradients of another dtype than the parameter's.
+    Older releases of torch haven't got grad_dtype; DistributedDataParallel refuses gradients of another dtype than the
+    parameter's.
     """
     reduces = distributed.is_available() and distributed.is_initialized()
     if hasattr(parameter, "grad_dtype") and not reduces:
