@@ -9,7 +9,7 @@ import os
 import random
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from steadysum.guard.failure import Failure
 from steadysum.guard.protection import GuardedFunction, protect
 from steadysum.guard.sampling import Escalate
 from steadysum.guard.tensors import as_rows, same_bits
+from steadysum.kernels import registry
+from steadysum.kernels.problem import Operands, Statistics
 from steadysum.notices import Notice, listen
 
 
@@ -311,28 +313,25 @@ def test_an_error_in_a_rerun_comes_through_and_its_evidence_is_kept(x: Tensor, w
 # Another kernel, another device
 
 
-def test_the_name_of_another_kernel_is_a_fallback_for_our_operators(x: Tensor, w: Tensor) -> None:
-    @dataclass(frozen=True)
-    class AsExpected:
-        name: str = "as_expected"
+def test_a_persistent_fault_of_one_kernel_is_healed_by_another_one(
+    x: Tensor, w: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = registry.get("eager")
+    plain = broken.statistics
 
-        def fits(self, made: Made) -> str | None:  # noqa: ARG002
-            return None
+    def wrong(calls: Sequence[Operands]) -> list[Statistics]:
+        results = plain(calls)
+        for result in results:
+            result.sum_exp[2] = 0.25  # a row's largest logit alone adds 1
+        return results
 
-        def judge(self, made: Made) -> Finding:
-            return Finding(self.name, same_bits(made.output.max, expected.max), "other bits")
-
-    expected = steadysum.linear_max_sum(x, w, kernel="eager")
-    spiked = expected._replace(max=expected.max + 1000)
-
-    def one_kernel_is_broken(input: Tensor, weight: Tensor, *, kernel: str = "auto") -> Any:
-        return steadysum.linear_max_sum(input, weight, kernel=kernel) if kernel == "eager" else spiked
-
-    guarded = protect(one_kernel_is_broken, checks=[AsExpected()], fallback="eager", bundles=None)
-    with pytest.warns(RuntimeWarning, match="fallback eager was right"):
+    monkeypatch.setattr(broken, "statistics", wrong)
+    expected = steadysum.linear_max_sum(x, w, kernel="reference")
+    guarded = protect(functools.partial(steadysum.linear_max_sum, kernel="eager"), fallback="reference", bundles=None)
+    with pytest.warns(RuntimeWarning, match="linear_max_sum stayed wrong, and its fallback reference was right"):
         output = guarded(x, w)
     assert same_bits(tuple(output), tuple(expected))
-    assert guarded.guard.healings[-1].verdict.attribution == "persistent"
+    assert guarded.guard.healings[-1].verdict[::2] == ("persistent", (2,))
 
 
 def test_a_kernels_name_is_refused_for_callables_that_have_no_kernels() -> None:
