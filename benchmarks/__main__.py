@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from benchmarks.accuracy import measure_errors
 from benchmarks.bars import measure_bars
 from benchmarks.emulator import measure_emulator
+from benchmarks.guard import measure_guard
 from benchmarks.imports import measure_imports
 from benchmarks.memory import measure_memory
 from benchmarks.peers import measure_peers
@@ -31,6 +32,7 @@ from benchmarks.verification import measure_verification
 PARTS: dict[str, tuple[str, Callable[[bool], Iterator[Measure]]]] = {
     "bars": ("Statistics: time over torch's", measure_bars),
     "verification": ("verify=: time over statistics that aren't verified", measure_verification),
+    "guard": ("Guarded layers: time over unguarded ones", measure_guard),
     "emulator": ("The emulated device: seconds a call, and time over the eager kernel", measure_emulator),
     "imports": ("Import", measure_imports),
     "accuracy": ("Accuracy: error over torch's", measure_errors),

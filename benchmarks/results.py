@@ -17,7 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from steadysum.diagnosis.document import created, write_json
-from steadysum.diagnosis.environment import examine, versions
+from steadysum.diagnosis.environment import versions
+from steadysum.environment.machine import processor_model
 from steadysum.timing import Ratio
 
 FOLDER = Path(__file__).parent / "results"
@@ -49,8 +50,7 @@ class Measure:
 
 def environment() -> dict[str, Any]:
     """What the figures depend on."""
-    facts = {fact.name: fact.note for fact in examine()["processor"]}
-    return {**versions(), "processor": facts.get("architecture", ""), "load": os.getloadavg()[0], "created": created()}
+    return {**versions(), "processor": processor_model(), "load": os.getloadavg()[0], "created": created()}
 
 
 def show(console: Console, title: str, measures: Sequence[Measure]) -> None:

@@ -114,15 +114,17 @@ class Checksum:
             units = units_of(product)
             sums, were_kept = kept_or_fresh(product.weight, product.operand_dtype)
             shares = _shares(product, sums, units)
+            largest = float(shares.max())  # NaN if any is
+            if largest <= self.factor:
+                return Finding(self.name, passed=True, measured=largest, allowed=self.factor)
             suspect = ~(shares <= self.factor)
-            if were_kept and bool(suspect.any()):
-                before = suspect
+            if were_kept:
                 sums = fresh(product.weight, product.operand_dtype)
                 shares = _shares(product, sums, units)
-                suspect = ~(shares <= self.factor)
+                before, suspect = suspect, ~(shares <= self.factor)
                 if bool((before & ~suspect).any()):
                     mention_changed_weight()
-            faults = _faults(product, sums, suspect, units) if bool(suspect.any()) else []
+            faults = _faults(product, sums, suspect, units)
             largest = float(shares.nan_to_num(nan=math.inf).max())
         if not faults:
             return Finding(self.name, passed=True, measured=largest, allowed=self.factor)
@@ -187,28 +189,31 @@ def _wide_shares(
 def _deviations(
     rows: RowSums, sums: WeightChecksums, of_bias: BiasSums, units: Units, dtype: torch.dtype
 ) -> Tensor:  # float64 [n, B]
-    """The docstring of Checksum derives what is computed here."""
+    """The docstring of Checksum derives what is computed here: a variance of four parts, for each of the two sums."""
     hidden, count, longest = sums.sums.shape[0], len(sums.segments), len(sums.segments[0])
-    y2 = rows.squares + of_bias.squares  # [n, B]
-    x2 = rows.norms.square()[:, None]  # [n, 1]
-    expected = rows.expected + of_bias.sums  # [n, 2 B]
+    seen, expected = rows.seen, rows.expected + of_bias.sums  # [n, 2 B]
+    own, of_sum = torch.finfo(dtype).eps ** 2 / 12, units.sum**2 / 3  # u^2 / 3 of the check's sums, and the product's
+    lanes = longest / _LANES
     stored = (2 if of_bias.is_there else 1) * units.output**2 / 3
-    per_output = (units.sum**2 / 3) * (y2 * (hidden / 3) + x2 * (sums.squares / 2)) + stored * y2
-    on_the_left = (rows.seen.square() / 3 + y2.repeat(1, 2) / 2) * (longest / _LANES)
-    on_the_right = expected.square() * (hidden / 3) + x2 * (sums.sum_squares / 2)
-    own = torch.finfo(dtype).eps / 2
-    variance = per_output.repeat(1, 2) + (own**2 / 3) * (on_the_left + on_the_right)
-    if units.partial:  # each of the parts, and each sum of parts: those of y grow with y, others scatter
-        in_parts = y2 * (_PARTS / 3) + x2 * (sums.squares * ((1 + _PARTS / 2) / max(hidden, 1)))
-        variance = variance + (in_parts * (units.partial**2 / 3)).repeat(1, 2)
+    # Parts that a GPU adds up in 16 bits: those of y grow with y, others scatter.
+    in_parts = units.partial**2 / 3
+    per_y2 = of_sum * hidden / 3 + stored + own * lanes / 2 + in_parts * _PARTS / 3
+    both = torch.stack((sums.squares, sums.squares))  # [2, B]
+    per_x2 = both * (of_sum / 2 + in_parts * (1 + _PARTS / 2) / max(hidden, 1)) + sums.sum_squares.view(2, -1) * (
+        own / 2
+    )
     if units.operand:  # errors of W's elements, and of x's, which all columns share
-        both = sums.squares.repeat(2) + sums.sum_squares
-        variance = variance + x2 * both * (units.operand**2 / 3 / max(hidden, 1))
+        per_x2 = per_x2 + (both + sums.sum_squares.view(2, -1)) * (units.operand**2 / 3 / max(hidden, 1))
+    variance = ((rows.squares + of_bias.squares) * per_y2)[:, None, :] + rows.norms.square()[:, None, None] * per_x2
+    variance = variance.reshape(-1, 2 * count)
+    variance = variance.addcmul_(seen, seen, value=own * lanes / 3).addcmul_(expected, expected, value=own * hidden / 3)
     # What is lost of subnormal numbers has no chance to cancel: it isn't in the variance, but taken off.
     lost = longest * (units.tiny + (hidden + 1) * SMALLEST_NORMAL * (1 + sums.largest + rows.norms[:, None]))
-    excess = ((rows.seen - expected).abs() - lost).clamp(min=0.0)  # NaN stays
-    shares = (excess / variance.sqrt()).masked_fill_(excess == 0.0, 0.0)
-    shares = shares.masked_fill_(~variance.isfinite(), torch.nan)
+    excess = (seen - expected).abs_().sub_(lost).clamp_(min=0.0)  # NaN stays
+    shares = excess / variance.sqrt()
+    least, most = torch.aminmax(variance)
+    if not bool((least > 0) & most.isfinite()):
+        shares = shares.masked_fill_(excess == 0.0, 0.0).masked_fill_(~variance.isfinite(), torch.nan)
     return torch.maximum(shares[:, :count], shares[:, count:])  # NaN of either stays
 
 
