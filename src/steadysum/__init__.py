@@ -1,15 +1,23 @@
 """steadysum: a fused linear + online max-sum operator with the same bits in every run, batch and thread count.
 
-A map of the code, floor by floor; imports run downwards only:
+A map of the code, floor by floor; imports run downwards only. What lies above the operator is imported when asked for:
 
-    nn.py        modules            compat/   other libraries' ways of calling the operator
+    cli/         the commands       monitor/  metrics, their exporter, alert rules
+    diagnosis/   how often, why and where results deviate
+    compat/      other libraries' ways of calling the operator, the vendor's vocabulary
+    guard/       results that are checked as they are made: protect, protect_model, SafeModule
+    cores/       the emulated device         sync/, trace/   its protocols, its timelines
+    environment/ versions, rules on them, locks              settings.py     the report's settings, profiles
+
+and the operator itself:
+
+    nn.py        modules
     ops/         the public functions, their checks, their registration with torch.library
     kernels/     who computes tiles: native (C++), triton (GPUs), ascend (the vendor's operator), eager (torch
                  operations), reference (float64); which one runs
     maxsum.py    MaxSum, its merge, the canonical fold          tiling.py   how a vocabulary is cut
     _library.py  the torch.library namespace                    _extension.py   the C++ extension, or why it is missing
-    errors.py    every exception class
-    guard/       results that are checked as they are made: protect, protect_model, SafeModule, imported when asked for
+    notices.py   how the floors above hear of what happens      errors.py       every exception class
 
 Not here: the command line (steadysum.cli), which `import steadysum` doesn't load.
 """
