@@ -112,6 +112,13 @@ def test_a_call_whose_fault_never_acted_does_not_count() -> None:
     assert (found.calls, found.void, found.seconds, found.clean_seconds) == (1, 1, 1.0, 1.0)
 
 
+def test_what_is_not_right_counts_even_if_no_fault_acted() -> None:
+    void, right = Answer(Outcome.DEVIATES, 1.0, is_void=True), Answer(Outcome.RIGHT, 1.0)
+    raised = Answer(Outcome.RAISED, 1.0, is_void=True)
+    found = scripted(void, raised, right, calls=2)
+    assert (found.calls, found.void, found.deviates, found.raised_at_once, found.acted) == (2, 0, 1, 1, 0)
+
+
 def test_a_stopped_campaign_has_the_calls_so_far() -> None:
     class Impatient(Unwatched):
         made = 0

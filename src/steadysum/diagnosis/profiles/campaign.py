@@ -75,7 +75,7 @@ class Campaign:
     rate: float  # of calls with a fault, as asked for
     planned: int  # calls
     calls: int = 0
-    void: int = 0  # calls left out beside, since an armed fault never acted
+    void: int = 0  # right calls left out beside, since their fault never acted
     answers: int = 0  # calls and repeats
     acted: int = 0  # answers with a fault that acted
     right: Counter[int] = field(default_factory=Counter)  # by the number of repeats
@@ -130,13 +130,14 @@ def run_campaign(
 def _answers(number: int, answer: Callable[[int], Answer]) -> list[Answer]:
     """A call, and its repeats while it raises."""
     made = [answer(number)]
-    while made[-1].outcome is Outcome.RAISED and not made[-1].is_void and len(made) <= REPEATS:
+    while made[-1].outcome is Outcome.RAISED and len(made) <= REPEATS:
         made.append(answer(number))
     return made
 
 
 def _count(campaign: Campaign, made: list[Answer], clean_seconds: float, watcher: Watcher) -> None:
-    if any(one.is_void for one in made):
+    # Whatever isn't right counts, also where no counter explains it: to leave it out would flatter.
+    if made[0].is_void and made[0].outcome is Outcome.RIGHT:
         campaign.void += 1
         return
     last, repeats = made[-1], len(made) - 1

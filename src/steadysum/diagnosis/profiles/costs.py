@@ -23,7 +23,7 @@ from steadysum.diagnosis.profiles.campaign import Watcher
 from steadysum.diagnosis.profiles.emulated import seconds_of
 from steadysum.ops.statistics import linear_max_sum
 from steadysum.settings import Settings
-from steadysum.timing import Ratio, measure_in_turn, median_ratio
+from steadysum.timing import ROUNDS, Ratio, measure_in_turn, median_ratio
 
 __all__ = ["EMULATED_PLACES", "NATIVE_SHAPES", "CleanCost", "EmulatedPlace", "emulated_cost", "native_cost"]
 
@@ -81,7 +81,7 @@ def emulated_cost(subject: str, settings: Settings, place: EmulatedPlace, watche
     return _cost("emulated", subject, place.what, place.shape, times)
 
 
-def native_cost(subject: str, what: str, shape: Shape, watcher: Watcher, rounds: int | None = None) -> CleanCost | None:
+def native_cost(subject: str, what: str, shape: Shape, watcher: Watcher, rounds: int = ROUNDS) -> CleanCost | None:
     """Clean verified calls over clean calls that aren't, by the shipped extension; None: stopped before any."""
     operands = random_operands(shape, torch.float32, 0)
 
