@@ -1,0 +1,7 @@
+"""What counts and times say about an operator, while they are being collected and after.
+
+question.py     "does it deviate at that rate?", and the lines at which that is answered
+walk.py         what a sequential test does at a given rate, exactly
+sequential.py   the test: stops as soon as the question is answered
+anytime.py      an interval that holds whenever one stops
+"""
