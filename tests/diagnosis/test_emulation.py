@@ -156,11 +156,11 @@ def test_what_a_policy_has_healed_is_counted_as_noticed_and_right() -> None:
 
 
 def test_a_fault_that_never_acts_makes_the_verdict_void() -> None:
-    report = run_campaign(small("enhanced", ("dropped:core=99",), load=0.0, calls=5))
-    assert report.void == ("dropped:core=99",)
+    report = run_campaign(small("enhanced", ("dropped:calls=99",), load=0.0, calls=5))
+    assert report.void == ("dropped:calls=99",)
     assert report.exit_code == 2
     text = text_of(render_emulation(report))
-    assert "void: dropped:core=99 never acted" in text
+    assert "void: dropped:calls=99 never acted" in text
     assert "A fault that never acts proves nothing" in text
 
 

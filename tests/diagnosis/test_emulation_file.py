@@ -120,7 +120,7 @@ def test_a_file_that_was_cut_off_replays_what_it_has_and_says_so(tmp_path: Path)
     text = path.read_text()
     path.write_text(text[:-10])
     report = replay_file(SavedCalls(path))
-    assert (report.calls, report.is_cut, report.difference, report.exit_code) == (4, True, None, 0)
+    assert (report.calls, report.is_cut, report.difference, report.exit_code) == (4, True, None, 2)
     path.write_text(text.splitlines()[0])  # within the header
     with pytest.raises(ScheduleError, match="line 1: got a line that was cut off"):
         SavedCalls(path)
@@ -224,6 +224,35 @@ def test_a_line_that_is_out_of_order_is_refused(tmp_path: Path) -> None:
     header = path.read_text().splitlines()[0]
     path.write_text("\n".join([header, lines[0], lines[2]]) + "\n")
     with pytest.raises(ScheduleError, match="line 3: got call 3; allowed: call 2"):
+        replay_file(SavedCalls(path))
+
+
+def test_a_file_with_fewer_calls_than_its_plan_is_no_success(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    save(small(calls=3), path)
+    path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines()[:3]))
+    report = replay_file(SavedCalls(path))
+    assert (report.calls, report.difference, report.is_cut, report.exit_code) == (2, None, False, 2)
+
+
+def test_a_file_with_more_calls_than_its_plan_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    save(small(calls=3), path)
+    header, *rest = path.read_text().splitlines()
+    values = json.loads(header)
+    values["plan"]["calls"] = 2
+    path.write_text("\n".join([json.dumps(values), *rest]) + "\n")
+    with pytest.raises(ScheduleError, match="calls, line 4: got call 3; allowed: the 2 calls of the plan"):
+        replay_file(SavedCalls(path))
+
+
+def test_a_bad_token_of_a_schedule_is_refused_with_its_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    lines = [json.loads(line) for line in save(small(calls=3), path)]
+    lines[1]["schedules"][0] = "b0 s1 q7"
+    header = path.read_text().splitlines()[0]
+    path.write_text("\n".join([header, *map(json.dumps, lines)]) + "\n")
+    with pytest.raises(ScheduleError, match=r"calls, line 3: got a schedule, token 2, 'q7'; allowed: s3, d2\.0, t5"):
         replay_file(SavedCalls(path))
 
 

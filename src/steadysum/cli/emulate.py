@@ -106,7 +106,7 @@ def emulate(
     bit for bit. The newest deviating call is recorded for `steadysum trace`.
 
     Exit code: 0 no call deviates or raises, 1 some does (or a replay differs), 2 could not run, was stopped (Ctrl-C)
-    before any did, or an armed fault never acted.
+    before any did, an armed fault never acted, or a replayed file has fewer calls than its plan.
     """
     if replay is not None:
         _refuse_others(context)

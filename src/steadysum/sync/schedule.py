@@ -2,6 +2,7 @@
 
 `s3` is a step of unit 3, `d2.0` the drain of the first word in unit 2's store buffer, `t5` the end of unit 5's wait,
 `w1` the end of unit 1's sleep, and `f0.1` says that armed fault 0 acts at its second opportunity in the next step.
+`b0` is what comes before the first step, and `e0` what comes after the last one: faults act in both, too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def parse_schedule(text: str) -> Schedule:
             raise ScheduleError(
                 f"schedule, token {position}",
                 seen=repr(part[:40]),
-                allowed="s3, d2.0, t5, w1, f0.1: a letter and numbers",
+                allowed="s3, d2.0, t5, w1, f0.1, b0, e0: a letter and numbers",
                 remedy="Pass a schedule as it was printed or saved, whole.",
             )
         kind, unit, index = match.groups()

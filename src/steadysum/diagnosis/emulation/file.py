@@ -177,7 +177,17 @@ class SavedCalls:
             self._refuse(number, f"a line without what a call has ({wrong})", "a call of this schema")
         if line.call != number - 1 or not all(isinstance(each, str) for each in line.schedules):
             self._refuse(number, f"call {line.call!r}", f"call {number - 1}, with schedules as text")
+        if line.call > self.plan.calls:
+            self._refuse(number, f"call {line.call}", f"the {self.plan.calls} calls of the plan")
         return line
+
+    def refuse_schedule(self, line: CallLine, error: ScheduleError) -> NoReturn:
+        """Refuses a call's line for a schedule that can't be read.
+
+        Raises:
+            ScheduleError: naming the file and the line.
+        """
+        self._refuse(line.call + 1, f"a {error.what}, {error.seen}", error.allowed)
 
     def _object(self, number: int, raw: bytes) -> dict[str, Any]:
         try:

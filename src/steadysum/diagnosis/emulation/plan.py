@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from steadysum.cores.device import CORES, Device, Runner
+from steadysum.cores.fault_sites import check_arm
 from steadysum.cores.faults import Arm
 from steadysum.cores.grid import VENDOR, Geometry
 from steadysum.cores.load import Load
@@ -200,6 +201,8 @@ def _check(plan: EmulationPlan) -> None:
             "bf16, fp16",
             "Leave it out to keep logits in fp32.",
         )
+    for fault in plan.faults:
+        check_arm(fault, plan.cores, plan.settings.allreduce_policy)
     Load(plan.load)  # says which levels there are
     rows, hidden, vocabulary = plan.shape
     needed = plan.inputs * (rows + vocabulary) * hidden * torch.float32.itemsize

@@ -46,10 +46,10 @@ class ReplayReport:
 
     @property
     def exit_code(self) -> int:
-        """1: something differs; else 2: nothing was replayed, or not all that the file has; else 0."""
+        """1: something differs; else 2: not all calls of the plan were replayed, or the file hasn't all; else 0."""
         if self.difference is not None:
             return 1
-        return 2 if self.stopped or not self.calls else 0
+        return 2 if self.stopped or self.calls != self.plan.calls else 0
 
 
 class ReplayRunner:
@@ -103,7 +103,10 @@ def replay_file(
         if stopped():
             ended = True
             break
-        runner.load(line)
+        try:
+            runner.load(line)
+        except ScheduleError as error:
+            saved.refuse_schedule(line, error)
         calls += 1
         try:
             outputs = make_call(device, operands[(line.call - 1) % plan.inputs])
