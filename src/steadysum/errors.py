@@ -13,6 +13,9 @@ __all__ = [
     "BundleError",
     "BundleNotFoundError",
     "DeviceError",
+    "DiagnosisInputsError",
+    "DiagnosisTargetError",
+    "DiagnosisTargetNotFoundError",
     "DtypeError",
     "GradientError",
     "KernelUnavailableError",
@@ -234,3 +237,15 @@ class BundleNotFoundError(SteadySumError, FileNotFoundError):
 
 class BundleError(SteadySumError, ValueError):
     """A folder that isn't a bundle, or isn't whole."""
+
+
+class DiagnosisTargetNotFoundError(SteadySumError, ImportError):
+    """The module, file or name of an operator under diagnosis isn't there."""
+
+
+class DiagnosisTargetError(SteadySumError, ValueError):
+    """An operator under diagnosis that is named in no known form, can't be imported, or can't be called."""
+
+
+class DiagnosisInputsError(SteadySumError, ValueError):
+    """Inputs for an operator under diagnosis that can't be made, or don't fit it."""
