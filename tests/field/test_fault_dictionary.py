@@ -326,6 +326,14 @@ def test_tail_padding_counts_exp_of_minus_max_only_where_tiles_do_not_divide_the
     assert second_call(["tail:site=padding"], 64, 64, 4).is_right
 
 
+def test_tail_padding_that_nobody_has_written_gives_nan_only_where_tiles_do_not_divide_the_vocabulary() -> None:
+    seen = second_call(["tail:site=padding,content=nan"], 64, 60, 4)
+    assert seen.acted
+    assert seen.found.logits_max.isnan().all()
+    assert seen.found.sum_exp_logits.isnan().all()
+    assert second_call(["tail:site=padding,content=nan"], 64, 64, 4).is_right
+
+
 def test_a_floor_for_a_ceiling_loses_the_last_columns_only_where_there_is_a_remainder() -> None:
     seen = second_call(["tail:site=floor"], 64, 60, 4)
     assert seen.acted
@@ -349,6 +357,20 @@ def test_two_cores_in_one_line_overwrite_neighbouring_rows_and_aligned_rows_do_n
     assert any(not seen.is_right for seen in wrong)
     for seed in range(5):
         assert second_call(["crosstalk:alignment=64"], 20, 64, 4, seed=seed, tile=unaligned).is_right
+
+
+def test_two_cores_in_one_line_undo_neighbouring_rows_of_each_other_and_no_others() -> None:
+    """192 rows in P3, 24 for each of 8 units: every third line of 16 rows is shared by two, with 8 rows each."""
+    for seed in range(4):
+        seen = second_call(["crosstalk:alignment=4"], 192, 64, 4, seed=seed)
+        assert seen.acted
+        wrong = seen.statistics_wrong.nonzero().flatten().tolist()
+        shared = [range(start, start + 8) for line in range(16, 192, 48) for start in (line, line + 8)]
+        undone = [part for part in shared if set(part) & set(wrong)]
+        assert undone
+        assert wrong == [row for part in undone for row in part]  # one unit's part of a line, whole
+        borders = [{part.start - 1, part.stop} for part in undone]  # in the same line the other's rows are right
+        assert not any(border <= set(wrong) for border in borders)
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 4), (33, 50, 3), (1, 1, 1)])

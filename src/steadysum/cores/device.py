@@ -45,6 +45,7 @@ __all__ = ["CORES", "Call", "Device", "Runner"]
 
 CORES: Final = 24  # AI cores of the chip in the field report
 _MILLISECOND: Final = 1000.0  # microseconds
+_PADDING: Final = {"zeros": 0.0, "nan": float("nan")}
 HOST: Final = Unit(-1, "host")
 
 
@@ -354,7 +355,7 @@ class _Launch:
             ),
             verifies=settings.allreduce_policy >= 2,
             logits_dtype=device._logits_dtype,
-            pads=pads is not None,
+            padding=None if pads is None else _PADDING[pads.knob("content")],
             armed=armed,
         )
         self.ledger = Ledger.of(self._job, device._keeps_digests)

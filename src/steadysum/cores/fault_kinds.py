@@ -146,7 +146,13 @@ KINDS: Final[dict[str, Kind]] = {
         "The tail of a shape that tiles don't divide is treated wrong.",
         "`floor` (floor in place of ceiling division: the tail is forgotten), `padding` (its padding is counted)",
         "both",
-        {},
+        {
+            "content": Knob(
+                "zeros",
+                "what the padding holds: zeros, or nan (memory that nobody has written)",
+                choices=("zeros", "nan"),
+            )
+        },
         fixed_sites=("floor", "padding"),
     ),
     "flip": Kind(

@@ -54,7 +54,7 @@ class Job:
     waits: Waits
     verifies: bool  # partials are checked by checksum
     logits_dtype: torch.dtype | None  # logits are rounded to it before max and exp
-    pads: bool  # a fault of the program: a tail's padding is counted
+    padding: float | None  # a fault of the program: a tail's padding, which holds this, is counted
     armed: Armed | None
 
     def party(self, unit: Unit) -> Party:

@@ -117,9 +117,11 @@ def _tile(job: Job, unit: Unit, step: int, share: Share) -> Program:
 
 
 def with_padding(job: Job, logits: NDArray[Any]) -> NDArray[Any]:
-    """The logits; with the program's fault, those of a ragged tile padded with zeros."""
+    """The logits; with the program's fault, those of a ragged tile with their padding."""
     missing = job.plan.grid.geometry.columns - logits.shape[1]
-    return np.pad(logits, ((0, 0), (0, missing))) if job.pads and missing else logits
+    if job.padding is None or not missing:
+        return logits
+    return np.pad(logits, ((0, 0), (0, missing)), constant_values=job.padding)
 
 
 def columns_of(masked_target: NDArray[Any], mask: NDArray[Any], rows: range) -> NDArray[np.int64]:
