@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import ModuleType
 
 import pytest
@@ -10,8 +15,8 @@ from torch import Tensor
 
 from steadysum.diagnosis.rates import clopper_pearson
 
-from .zoo.loading import load, names
-from .zoo.truth import TRUTHS
+from .zoo.loading import FOLDER, load, names
+from .zoo.truth import HARMLESS_CAUSES, TRUTHS, half
 
 SEEDS = (0, 1, 2)  # of constants and shapes
 CALLS = 120  # for each seed: 360 together
@@ -19,8 +24,13 @@ CALLS = 120  # for each seed: 360 together
 CONFIDENCE = 0.9995
 CLEAN_CALLS = 40
 
-RERUN = [name for name, truth in TRUTHS.items() if truth.circumstance == "rerun" and not truth.harmless]
 HARMFUL = [name for name, truth in TRUTHS.items() if not truth.harmless]
+HARMLESS = [name for name, truth in TRUTHS.items() if truth.harmless]
+
+
+def which(circumstance: str, among: list[str] = HARMFUL) -> list[str]:
+    """The operators that a circumstance brings out."""
+    return [name for name in among if TRUTHS[name].circumstance == circumstance]
 
 
 def tolerance(exact: Tensor) -> Tensor:
@@ -48,10 +58,18 @@ def test_each_operator_has_a_truth_and_each_truth_an_operator() -> None:
     assert set(names()) == set(TRUTHS)
 
 
-@pytest.mark.parametrize("name", RERUN)
+def test_both_halves_hold_many_operators_and_many_causes() -> None:
+    for which in ("tune", "score"):
+        members = [name for name in TRUTHS if half(name) == which]
+        assert len(members) >= len(TRUTHS) / 3
+        assert len({TRUTHS[name].cause for name in members}) >= 6
+        assert any(TRUTHS[name].starred for name in members)
+
+
+@pytest.mark.parametrize("name", which("rerun"))
 def test_a_rerun_is_wrong_at_about_the_stated_rate(name: str) -> None:
     truth = TRUTHS[name]
-    calls = CALLS if truth.symptom == "values" and truth.rate < 0.8 else CALLS // 3
+    calls = CALLS if truth.rate < 0.3 else CALLS // 3
     count = 0
     for seed in SEEDS:
         zoo = load(name, seed, luck=seed + 10, patience=0.05)
@@ -60,14 +78,14 @@ def test_a_rerun_is_wrong_at_about_the_stated_rate(name: str) -> None:
     assert low <= truth.rate <= high
 
 
-@pytest.mark.parametrize("name", RERUN)
+@pytest.mark.parametrize("name", which("rerun"))
 def test_no_call_is_wrong_on_a_shape_that_cannot_fail(name: str) -> None:
     zoo = load(name, seed=1, luck=1)
     for shape in zoo.clean_shapes:
         assert count_wrong(zoo, shape, CLEAN_CALLS) == 0, shape
 
 
-@pytest.mark.parametrize("name", RERUN)
+@pytest.mark.parametrize("name", which("rerun"))
 def test_the_smallest_failing_shape_fails(name: str) -> None:
     truth = TRUTHS[name]
     zoo = load(name, seed=2, luck=2, patience=0.05)
@@ -75,7 +93,7 @@ def test_the_smallest_failing_shape_fails(name: str) -> None:
     assert any(wrong(zoo, inputs) for _ in range(int(8 / truth.rate) + 1))  # (1 - rate)^(8 / rate) < e^-8
 
 
-@pytest.mark.parametrize("name", [name for name, truth in TRUTHS.items() if truth.circumstance == "first"])
+@pytest.mark.parametrize("name", which("first"))
 def test_the_first_call_of_a_process_is_wrong_and_no_later_one(name: str) -> None:
     for seed in SEEDS:
         zoo = load(name, seed)
@@ -86,7 +104,167 @@ def test_the_first_call_of_a_process_is_wrong_and_no_later_one(name: str) -> Non
             assert not any(wrong(zoo, inputs) for _ in range(CLEAN_CALLS)), shape
 
 
-@pytest.mark.parametrize("name", HARMFUL)
+@contextmanager
+def free_memory_holding(value: float, shape: tuple[int, ...]) -> Iterator[None]:
+    """Frees many blocks of a tensor's size, filled with a value.
+
+    One block behind them stays in use: malloc would give the heap's end back to the system, and get zeros from there.
+    """
+    blocks = [torch.full(shape, value) for _ in range(48)]
+    behind = torch.full(shape, value)
+    blocks.clear()
+    yield
+    del behind
+
+
+@pytest.mark.parametrize("name", which("dirty memory"))
+def test_padding_holds_what_the_memory_held_before(name: str) -> None:
+    for seed in SEEDS:
+        zoo = load(name, seed)
+        zoo.RATE = 0.0  # no other work of its own
+        held = 0
+        for shape in zoo.shapes:
+            inputs = zoo.make_inputs(seed, shape)
+            exact = zoo.reference(*inputs)
+            for sentinel in (777.0, -3.5) * 5:
+                with free_memory_holding(sentinel, exact.shape):
+                    result = zoo.operator(*inputs)
+                off = (result.double() - exact).abs() > tolerance(exact)
+                assert (exact[off] == 0.0).all(), shape  # padding alone
+                held += bool((result[exact == 0.0] == sentinel).double().mean() > 0.5)
+        assert held > 5 * len(zoo.shapes)  # of 10 for each; which block it gets is malloc's affair
+        for shape in zoo.clean_shapes:
+            inputs = zoo.make_inputs(seed, shape)
+            with free_memory_holding(777.0, zoo.reference(*inputs).shape):
+                assert not wrong(zoo, inputs), shape
+
+
+def test_the_padding_of_apex_1322_changes_by_itself_at_its_rate() -> None:
+    zoo = load("apex_1322", luck=1)
+    inputs = zoo.make_inputs(0)
+    shape = zoo.reference(*inputs).shape
+    count = 0
+    for _ in range(CALLS):
+        with free_memory_holding(0.0, shape):
+            padding = zoo.operator(*inputs)[inputs[0].shape[0] :]
+        count += bool(padding.count_nonzero() > padding.numel() / 2)  # malloc itself writes a few words
+    low, high = clopper_pearson(count, CALLS, CONFIDENCE)
+    assert low <= zoo.RATE <= high
+
+
+def test_a_leftover_counter_spoils_the_call_after_one_of_another_shape() -> None:
+    zoo = load("flashinfer_3615", luck=1)
+    zoo.RATE = 0.0  # no launch of its own
+    inputs = zoo.make_inputs(0)
+    assert not wrong(zoo, inputs)
+    for _ in range(3):
+        assert not wrong(zoo, (inputs[0][:1],))
+        assert wrong(zoo, inputs)
+        assert not wrong(zoo, inputs)
+
+
+def spoiled_by_each_other(zoo: ModuleType, calls: list[tuple[Tensor, ...]]) -> bool:
+    """Whether any of some calls at the same time is wrong, or hangs."""
+    together = threading.Barrier(len(calls))
+
+    def call(inputs: tuple[Tensor, ...]) -> bool:
+        together.wait()
+        return wrong(zoo, inputs)
+
+    with ThreadPoolExecutor(len(calls)) as callers:
+        return any(list(callers.map(call, calls)))
+
+
+@pytest.mark.parametrize("name", which("two callers"))
+def test_two_callers_spoil_each_other_at_about_the_stated_rate_and_one_alone_never_fails(name: str) -> None:
+    rounds = 25
+    count = 0
+    for seed in SEEDS:
+        zoo = load(name, seed, luck=seed)
+        shape = zoo.shapes[seed % len(zoo.shapes)]
+        assert count_wrong(zoo, shape, CALLS // 2) == 0
+        for turn in range(rounds):
+            zoo = load(name, seed, luck=100 * seed + turn, patience=0.05)  # a hang leaves flags that nobody takes
+            count += spoiled_by_each_other(zoo, [zoo.make_inputs(caller, shape) for caller in (1, 2)])
+    low, high = clopper_pearson(count, rounds * len(SEEDS), CONFIDENCE)
+    # How often one caller falls into the other's gap is the scheduler's affair: a factor of two.
+    assert low <= 2 * TRUTHS[name].rate
+    assert high >= TRUTHS[name].rate / 2
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_one_stays_within_the_bound_of_any_order_of_the_sum(name: str) -> None:
+    for seed in SEEDS:
+        zoo = load(name, seed, luck=seed)
+        for shape in zoo.shapes + zoo.clean_shapes:
+            inputs = zoo.make_inputs(seed, shape)
+            terms = max(inputs[0].shape)
+            bound = terms * 2.0**-24 / (1 - terms * 2.0**-24) * zoo.magnitude(*inputs)  # Higham, (4.4), and products
+            for _ in range(3):
+                assert ((zoo.operator(*inputs).double() - zoo.reference(*inputs)).abs() <= bound).all(), shape
+
+
+@pytest.mark.parametrize("name", which("rerun", HARMLESS))
+def test_calls_of_one_that_adds_up_in_changing_order_differ_at_about_the_stated_rate(name: str) -> None:
+    count = 0
+    for seed in SEEDS:
+        zoo = load(name, seed, luck=seed)
+        inputs = zoo.make_inputs(seed, zoo.shapes[seed % len(zoo.shapes)])
+        before = zoo.operator(*inputs)
+        for _ in range(CALLS // 3):
+            count += not torch.equal(before, before := zoo.operator(*inputs))
+        for shape in zoo.clean_shapes:
+            inputs = zoo.make_inputs(seed, shape)
+            assert len({zoo.operator(*inputs).numpy().tobytes() for _ in range(CALLS // 6)}) == 1, shape
+    low, high = clopper_pearson(count, CALLS // 3 * len(SEEDS), CONFIDENCE)
+    assert low <= TRUTHS[name].rate <= high
+
+
+def test_a_row_alone_differs_in_the_last_bits_where_the_order_depends_on_the_batch_and_reruns_are_equal() -> None:
+    for seed in SEEDS:
+        zoo = load("vllm_53257", seed)
+        for shape in zoo.shapes:
+            rows, weight = zoo.make_inputs(seed, shape)
+            batch = zoo.operator(rows, weight)
+            assert all(torch.equal(batch, zoo.operator(rows, weight)) for _ in range(CLEAN_CALLS))
+            alone = torch.cat([zoo.operator(rows[row : row + 1], weight) for row in range(rows.shape[0])])
+            assert not torch.equal(batch, alone)
+
+
+def test_another_number_of_threads_is_another_order_of_the_ring_and_reruns_are_equal() -> None:
+    before = torch.get_num_threads()
+    try:
+        for seed in SEEDS:
+            zoo = load("tt_metal_47831", seed)
+            inputs = zoo.make_inputs(seed)
+            results = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                results.append({zoo.operator(*inputs).numpy().tobytes() for _ in range(5)})
+            assert all(len(reruns) == 1 for reruns in results)
+            assert len(set.union(*results)) == len(results)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_starred_ones_are_the_harmless_ones_and_the_coarse_first_call() -> None:
+    assert [name for name, truth in TRUTHS.items() if truth.starred != truth.harmless] == ["pytorch_188792"]
+    assert {TRUTHS[name].cause for name in HARMLESS} == set(HARMLESS_CAUSES)
+
+
+def test_each_operator_is_a_file_that_needs_no_other_one() -> None:
+    allowed = {"torch", "numpy", "os", "random", "threading", "time", "queue", "datetime"}
+    allowed |= {"collections", "concurrent", "__future__"}
+    for name in names():
+        for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                modules = [str(node.module)]
+            assert {module.split(".")[0] for module in modules} <= allowed, name
+
+
+@pytest.mark.parametrize("name", TRUTHS)
 def test_constants_and_inputs_are_drawn_from_seeds(name: str) -> None:
     zoos = [load(name, seed) for seed in range(8)]
     assert len({zoo.shapes for zoo in zoos}) > 1
