@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, Literal, overload
@@ -14,7 +15,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import nn
 
-from steadysum.errors import OperandTypeError, RangeError
+from steadysum.errors import OperandTypeError, OptionError, RangeError
 from steadysum.guard.checks.defaults import default_checks
 from steadysum.guard.checks.protocol import Check
 from steadysum.guard.fallback import accept_fallback
@@ -138,7 +139,7 @@ def protect(  # type: ignore[misc]  # overloads that list all options would be t
         OperandTypeError, RangeError, OptionError, UnknownKernelError: options that don't fit.
         AccuracyError: when called: a result stays wrong. What the target raises comes through.
 
-    Source: field report, R12, R23; attribution as in DESIGN 4.6.
+    Source: field report, R12, R23; docs/guard.md says how attribution is decided.
 
     >>> from steadysum.guard.checks import Finite
     >>> inverse = protect(torch.reciprocal, checks=[Finite()], bundles=None)
@@ -196,6 +197,13 @@ def make_guard(
         raise OperandTypeError("target", seen, "one that gives back a result", "Guard what it calls.")
     if isinstance(target, (GuardedFunction, GuardedModule)):
         raise OperandTypeError("target", "something that is guarded already", "one guard each", "Guard target.guarded.")
+    if isinstance(target, nn.Module) and _is_lazy(target):
+        raise OptionError(
+            "target",
+            f"{type(target).__name__} with parameters that have no shape yet",
+            "a module whose parameters are there",
+            "Run one batch through it first: it becomes another class then.",
+        )
     if checks is None:
         checks = default_checks(target)
     return Guard(
@@ -213,6 +221,10 @@ def make_guard(
             all_ranks_decide=accept_decision(all_ranks_decide),
         )
     )
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    return any(nn.parameter.is_lazy(tensor) for tensor in itertools.chain(module.parameters(), module.buffers()))
 
 
 def _name_of(target: Callable[..., Any]) -> str:
