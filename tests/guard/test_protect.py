@@ -409,6 +409,30 @@ def test_a_result_that_differs_elsewhere_too_is_taken_when_another_rerun_confirm
     assert guarded.guard.healings[-1].verdict.attribution == "transient"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [torch.zeros(5, 7), torch.zeros(5, 6).double(), None, (torch.zeros(5, 6),)],
+    ids=["shape", "dtype", "none", "pair"],
+)
+def test_a_fallback_whose_result_is_of_another_kind_is_not_right(x: Tensor, w: Tensor, other: Any) -> None:
+    guarded = guard(Faulty(faults=99), fallback=lambda x, w: other, max_retries=1)  # noqa: ARG005
+    with pytest.raises(AccuracyError):
+        guarded(x, w)
+    assert guarded.guard.healings[-1].verdict.attribution == "undecided"
+
+
+def test_a_rerun_that_the_check_cannot_judge_is_not_right(x: Tensor) -> None:
+    @dataclass(frozen=True)
+    class Picky(NoSpike):
+        def fits(self, made: Made) -> str | None:
+            return None if float(made.output.detach().max()) > 100 else "no large numbers"
+
+    outputs = [torch.full((2, 2), 1000.0), torch.ones(2, 2), torch.ones(2, 2)]
+    guarded = protect(lambda x: outputs.pop(0), checks=[Picky()], bundles=None, max_retries=2)  # noqa: ARG005
+    with pytest.raises(AccuracyError):
+        guarded(x)
+
+
 # Writes
 
 

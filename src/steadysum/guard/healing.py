@@ -21,7 +21,7 @@ from steadysum.guard.failure import Failure, end, mention
 from steadysum.guard.options import Options
 from steadysum.guard.refusal import Watched, rehearse, runs_python
 from steadysum.guard.restore import Ambient, Contents, ambient, put, synchronise, within
-from steadysum.guard.tensors import map_tensors
+from steadysum.guard.tensors import map_tensors, why_unlike
 from steadysum.notices import post
 
 __all__ = ["Before", "Healing", "Held", "anywhere", "heal"]
@@ -209,10 +209,21 @@ class _Course:
             synchronise(self.before.watched.devices)
         with self.surroundings():
             output = run()
-        findings = failed(judge(self.checks, self.target.made(output), self.options.operator))
+        findings = failed(judge(self.checks, self.target.made(output), self.options.operator)) or self.unlike(output)
         self.held.output = output
         results.append(Result(map_tensors(lambda tensor: tensor.detach(), output), findings))
         return anywhere(self.options, bool(findings))
+
+    def unlike(self, output: Any) -> tuple[Finding, ...]:
+        """What is wrong with a result that no check objects to: it isn't of the first's kind, or can't be judged."""
+        reason = why_unlike(self.first.output, output)
+        if reason is None:
+            first, now = self.target.made(self.first.output), self.target.made(output)
+            lost = [check.name for check in self.checks if check.fits(first) is None and check.fits(now) is not None]
+            reason = f"nothing that {lost[0]} can judge, as it could the first result" if lost else None
+        if reason is None:
+            return ()
+        return (Finding("same_kind", passed=False, summary=f"it gave {reason}"),)
 
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
         """Everything as it was before the first run."""

@@ -26,6 +26,7 @@ __all__ = [
     "same_bits",
     "snapshot",
     "tensors_of",
+    "why_unlike",
 ]
 
 _MOST_NODES: Final = 20_000  # of a skeleton: a list of a million numbers is data, and belongs in a tensor
@@ -128,6 +129,31 @@ def same_bits(left: Any, right: Any) -> bool:
     if isinstance(left, (float, complex)):
         return type(left) is type(right) and _bits_of_number(left) == _bits_of_number(right)
     return left is right or (type(left) is type(right) and _equal(left, right))
+
+
+def why_unlike(one: Any, other: Any) -> str | None:
+    """How another result's structure, shapes or dtypes differ from the one's, or None; values don't matter.
+
+    >>> why_unlike((torch.zeros(2), 1), (torch.ones(2), 3))
+    >>> why_unlike(torch.zeros(2, 4), torch.zeros(2, 5))
+    'a tensor of shape (2, 5) and dtype torch.float32 in place of one of shape (2, 4) and dtype torch.float32'
+    """
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape == other.shape and one.dtype == other.dtype:
+            return None
+        sizes = (f"of shape {tuple(each.shape)} and dtype {each.dtype}" for each in (other, one))
+        return "a tensor {} in place of one {}".format(*sizes)
+    if isinstance(one, Tensor) or isinstance(other, Tensor) or type(one) is not type(other):
+        return f"{_type_name(other)} in place of {_type_name(one)}"
+    if isinstance(one, (tuple, list)):
+        if len(one) != len(other):
+            return f"{len(other)} parts in place of {len(one)}"
+        return next(filter(None, map(why_unlike, one, other)), None)
+    if isinstance(one, Mapping):
+        if one.keys() != other.keys():
+            return "other keys"
+        return next(filter(None, (why_unlike(item, other[key]) for key, item in one.items())), None)
+    return None
 
 
 def as_rows(tensor: Tensor) -> Tensor:
