@@ -231,6 +231,42 @@ def test_a_row_alone_differs_in_the_last_bits_where_the_order_depends_on_the_bat
             assert not torch.equal(batch, alone)
 
 
+@pytest.mark.parametrize("name", HARMLESS)
+def test_bits_can_differ_at_the_smallest_shape_of_a_harmless_one(name: str) -> None:
+    zoo = load(name, luck=1)
+    shape = TRUTHS[name].smallest(zoo)
+
+    def two_ways(seed: int) -> tuple[Tensor, Tensor]:
+        x, *others = zoo.make_inputs(seed, shape)
+        if TRUTHS[name].circumstance == "solo":
+            return zoo.operator(x, *others)[:1], zoo.operator(x[:1], *others)
+        torch.set_num_threads(2 if TRUTHS[name].circumstance == "threads" else 1)
+        first = zoo.operator(x, *others)
+        torch.set_num_threads(1)
+        return first, zoo.operator(x, *others)
+
+    before = torch.get_num_threads()
+    try:
+        assert any(not torch.equal(*two_ways(seed)) for seed in range(60))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", [name for name in TRUTHS if name != "vllm_13140"])  # that takes numbers of experts
+def test_rows_alone_other_strides_and_float64_are_taken_and_right_where_nothing_goes_wrong(name: str) -> None:
+    always = TRUTHS[name].rate in (0.5, 1.0)  # no luck decides
+    zoo = load(name, luck=1)
+    x, *others = zoo.make_inputs(2, zoo.shapes[-1])
+    apart = x.new_zeros((*x.shape[:-1], 2 * x.shape[-1]))[..., ::2].copy_(x)
+    offset = x.new_zeros(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    for variant in (x[:1], x[: len(x) // 2], x.flip(0), apart, offset, x.double(), x.contiguous()):
+        zoo = load(name, luck=1)  # a call of one block leaves something behind in one of them
+        zoo.RATE = zoo.PAUSED = 0.0
+        weights = [other.to(variant.dtype) for other in others]
+        assert always or not wrong(zoo, (variant, *weights))
+        assert zoo.operator(variant, *weights).shape == zoo.reference(variant, *weights).shape
+
+
 def test_another_number_of_threads_is_another_order_of_the_ring_and_reruns_are_equal() -> None:
     before = torch.get_num_threads()
     try:
