@@ -41,7 +41,10 @@ def worker(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_clocks_of_two_processes_are_laid_over_each_other_within_the_stated_error(tmp_path: Path) -> None:
+def test_clocks_of_two_processes_are_laid_over_each_other_within_the_stated_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2])  # the processes import `worker` from tests
     multiprocessing.spawn(worker, (str(tmp_path),), nprocs=2)
     found: list[tuple[Alignment, Alignment, float]] = [
         torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def fails(): raise RuntimeError("no data here")
 def stream(x): yield x
 constant = 1.0
 """
+
+
+@pytest.fixture(autouse=True)
+def _path_of_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a target's file adds to it is gone after each test: other tests' processes inherit it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.fixture

@@ -123,8 +123,8 @@ def _import_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file")
     folder = str(file.parent)
-    if folder not in sys.path:  # as `python file.py` does: the file's neighbours can be imported
-        sys.path.insert(0, folder)
+    if folder not in sys.path:  # its neighbours can be imported; last, so that they hide none of Python's own modules
+        sys.path.append(folder)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses of the file look themselves up there
     try:
