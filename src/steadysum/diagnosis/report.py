@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from steadysum.diagnosis.field_loop import FieldLoop
 from steadysum.diagnosis.probes import Evidence
 from steadysum.diagnosis.rates import clopper_pearson, runs_needed
 from steadysum.diagnosis.verdicts import Verdict
+from steadysum.tables import titled_table
 
 _STYLES = {
     Verdict.NONE_SEEN: "green",
@@ -48,13 +48,7 @@ def render(report: CheckReport) -> RenderableType:
 def problem_table(problem: ProblemReport, interpreted: Sequence[str] = ()) -> Table:
     """Rows: kernel x probe; the heading names the kernels that were interpreted."""
     heading = title(problem) + "".join(f"; {name} is interpreted" for name in interpreted)
-    table = Table(
-        title=Text(heading, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = titled_table(heading)
     table.add_column("kernel", no_wrap=True)
     table.add_column("probe", no_wrap=True)
     table.add_column("deviating", justify="right", no_wrap=True)

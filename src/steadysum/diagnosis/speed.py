@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from rich import box
 from rich.table import Table
-from rich.text import Text
 from torch.nn.functional import linear
 
 from steadysum.diagnosis.arguments import DTYPE_NAMES, Shape
@@ -20,6 +18,7 @@ from steadysum.diagnosis.environment import versions
 from steadysum.diagnosis.memory import check_memory
 from steadysum.diagnosis.operands import OperandSource
 from steadysum.diagnosis.subject import Operands, Subject
+from steadysum.tables import titled_table
 from steadysum.timing import Ratio, Timings, measure_in_turn
 
 SCHEMA = "steadysum.bench/1"
@@ -148,13 +147,7 @@ def speed_table(report: SpeedReport) -> Table:
     heading += "" if report.device == "cpu" else f", on {report.device}"
     rounds = f"{report.rounds} rounds in turn, {report.threads} threads{'' if report.complete else ', stopped early'}"
     slow = "".join(f"\n{name} is interpreted: its time says nothing" for name in report.interpreted)
-    table = Table(
-        title=Text(f"{heading}\n{rounds}{slow}", style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = titled_table(f"{heading}\n{rounds}{slow}")
     table.add_column("contender", no_wrap=True)
     for column in ("median ms", "x product", "95 %\ninterval", "GFLOP/s", "GB/s of W"):
         table.add_column(column, justify="right", no_wrap=True)

@@ -27,9 +27,11 @@ from steadysum.guard.elements import (
     ulps,
     worst_of,
 )
+from steadysum.tables import titled_table
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.table import Table
 
 __all__ = ["AccuracyComparison", "TensorComparison", "compare_accuracy"]
 
@@ -104,20 +106,12 @@ class AccuracyComparison:
 
     def table(self) -> Group:
         """Both tables for a terminal, by rich."""
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
         shown: list[Table | Text] = []
         for title, head, lines in self._tables():
-            table = Table(
-                title=Text(title, style="bold"),
-                title_justify="left",
-                box=box.SIMPLE_HEAD,
-                padding=(0, 1, 0, 0),
-                show_edge=False,
-            )
+            table = titled_table(title)
             for place, name in enumerate(head):
                 table.add_column(name, justify="right" if place else "left", overflow="fold")
             for line in lines:

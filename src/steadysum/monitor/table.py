@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from steadysum.monitor.figures import CheckFigures, OperatorFigures, ProcessFigures, SyncFigures
 from steadysum.monitor.labels import IDENTITY
+from steadysum.tables import titled_table
 from steadysum.trace.latency import UNITS, microseconds, percent
 
 __all__ = ["SCHEMA", "figures_document", "process_view"]
@@ -113,13 +113,7 @@ def _syncs(syncs: Sequence[SyncFigures]) -> Table:
 
 
 def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = titled_table(title)
     for column in left:
         table.add_column(column, overflow="fold", min_width=9)
     for column in right:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from steadysum.tables import titled_table
 from steadysum.trace.events import SYNC_ACTIONS, Event
 from steadysum.trace.recorder import Trace
 
@@ -229,17 +230,7 @@ _QUANTILE_NAMES: Final = ("count", "p50", "p90", "p99", "p99.9", "max")
 
 
 def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = titled_table(title)
     for column in left:
         table.add_column(column, overflow="fold", min_width=9)
     for column in right:

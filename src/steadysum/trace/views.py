@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from steadysum.errors import OptionError
+from steadysum.tables import titled_table
 from steadysum.trace.events import ACTIONS, Event
 from steadysum.trace.latency import UNITS, microseconds, percent, point_name, sync_events, waits_of
 from steadysum.trace.recorder import Trace
@@ -62,7 +61,7 @@ def filtered(trace: Trace, wanted: Filter) -> Trace:
 
 def events_view(trace: Trace, limit: int = LIMIT) -> Group:
     """The first events of a trace, in the order in which they took effect."""
-    table = _table(f"events, {UNITS}")
+    table = titled_table(f"events, {UNITS}")
     for column in ("begin", "took"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
@@ -93,7 +92,7 @@ def sync_view(trace: Trace) -> Group:
     groups: defaultdict[tuple[int, str, str, str], list[Event]] = defaultdict(list)
     for event in sync_events(trace.events):
         groups[event.unit.core, event.phase, event.action, event.detail].append(event)
-    table = _table(f"waits of each core, {UNITS}")
+    table = titled_table(f"waits of each core, {UNITS}")
     table.add_column("core", justify="right", no_wrap=True)
     table.add_column("phase", no_wrap=True)
     table.add_column("sync point", overflow="fold")
@@ -123,13 +122,3 @@ def _what(event: Event) -> str:
     spans: Sequence[str] = [f"{region}[{start}:{stop}]" for region, start, stop in event.spans]
     shown = [*([event.detail] if event.detail else []), *spans[:3]]
     return ", ".join(shown) + (f" and {len(spans) - 3} more" if len(spans) > 3 else "")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from steadysum.diagnosis.emulation.tally import EmulationReport
 from steadysum.diagnosis.rates import clopper_pearson, runs_needed
 from steadysum.sync.hazard_report import hazards_text
 from steadysum.sync.hazards import Hazards
+from steadysum.tables import titled_table
 
 __all__ = ["render_emulation", "render_hazards", "render_replay"]
 
@@ -216,13 +216,7 @@ def _next(report: EmulationReport) -> Iterator[str]:
 
 
 def _table(title: str, left: tuple[str, ...], right: tuple[str, ...], notes: tuple[str, ...]) -> Table:
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = titled_table(title)
     for column in left:
         table.add_column(column, overflow="fold")
     for column in right:
