@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from steadysum.cli import options
-from steadysum.cli.terminal import interruptible, progress_bar, stdout
+from steadysum.cli.terminal import Watcher, interruptible, progress_bar, stdout
 from steadysum.diagnosis.arguments import parse_threads
 from steadysum.diagnosis.checking import (
     FIELD_SHAPE,
@@ -89,32 +89,20 @@ def check(
     raise typer.Exit(report.exit_code)
 
 
-class _Watcher:
-    """Shows progress, writes the JSON file after each finding, and passes Ctrl-C on."""
+class _Watcher(Watcher):
+    """Names the probe beside the progress, and writes the JSON file after each finding."""
 
     def __init__(self, progress: Progress, interrupted: Callable[[], bool], json: Path | None) -> None:
-        self._progress = progress
-        self._interrupted = interrupted
+        super().__init__(progress, interrupted)
         self._json = json
-        self._task: TaskID | None = None
         self._problem = ""
 
-    def stopped(self) -> bool:
-        return self._interrupted()
-
     def begins(self, what: str, calls: int) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
         self._problem = what
-        self._task = self._progress.add_task(what, total=calls)
+        super().begins(what, calls)
 
     def probing(self, what: str) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, description=f"{self._problem.partition(',')[0]}  {what}")
-
-    def progressed(self) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task)
+        self.describe(f"{self._problem.partition(',')[0]}  {what}")
 
     def found(self, report: CheckReport) -> None:
         if self._json is not None:

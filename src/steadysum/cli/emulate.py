@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from steadysum.cli import options
-from steadysum.cli.terminal import interruptible, progress_bar, stdout
+from steadysum.cli.terminal import Watcher, interruptible, progress_bar, stdout
 from steadysum.diagnosis.arguments import parse_dtype, parse_shape
 from steadysum.diagnosis.document import write_json
 from steadysum.diagnosis.emulation.arguments import load_of, parse_faults, parse_tile, settings_of
@@ -164,26 +164,12 @@ def _refuse_others(context: typer.Context) -> None:
         )
 
 
-class _Watcher:
-    """Shows progress, writes the JSON file now and then, and passes Ctrl-C on."""
+class _Watcher(Watcher):
+    """Writes the JSON file now and then."""
 
     def __init__(self, progress: Progress, interrupted: Callable[[], bool], json: Path | None) -> None:
-        self._progress = progress
-        self._interrupted = interrupted
+        super().__init__(progress, interrupted)
         self._json = json
-        self._task: TaskID | None = None
-
-    def stopped(self) -> bool:
-        return self._interrupted()
-
-    def begins(self, what: str, calls: int) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(what, total=calls)
-
-    def progressed(self) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task)
 
     def found(self, report: EmulationReport) -> None:
         if self._json is not None:

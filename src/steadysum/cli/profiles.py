@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, TaskID
 
 from steadysum.cli import options
-from steadysum.cli.terminal import interruptible, progress_bar, stdout
+from steadysum.cli.terminal import Watcher, interruptible, progress_bar, stdout
 from steadysum.diagnosis.document import write_json
 from steadysum.diagnosis.profiles.document import profiles_document
 from steadysum.diagnosis.profiles.measure import Measurement, measure
@@ -61,24 +59,6 @@ def profiles(
             write_json(profiles_document(measurement, command), save)
 
     with interruptible() as interrupted, progress_bar() as progress:
-        measurement = measure(plan, _Watcher(progress, interrupted), found)
+        measurement = measure(plan, Watcher(progress, interrupted), found)
     stdout.print(render_measurement(measurement))
     raise typer.Exit(0 if measurement.complete else 2)
-
-
-class _Watcher:
-    """Shows progress, and passes Ctrl-C on."""
-
-    def __init__(self, progress: Progress, interrupted: Callable[[], bool]) -> None:
-        self._progress = progress
-        self._task: TaskID | None = None
-        self.stopped = interrupted
-
-    def begins(self, what: str, calls: int) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(what, total=calls)
-
-    def progressed(self) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task)

@@ -1,4 +1,4 @@
-"""The two consoles, the progress bar, and Ctrl-C, for all commands."""
+"""The two consoles, the progress that they show, and Ctrl-C, for all commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 
 class _Console(Console):
@@ -60,3 +60,32 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Watcher:
+    """Shows how far work is, and passes Ctrl-C on to it."""
+
+    def __init__(self, progress: Progress, interrupted: Callable[[], bool]) -> None:
+        self._progress = progress
+        self._interrupted = interrupted
+        self._task: TaskID | None = None
+
+    def stopped(self) -> bool:
+        """Whether work is to end."""
+        return self._interrupted()
+
+    def begins(self, what: str, calls: int) -> None:
+        """A part of the work, which takes the place of the last one."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(what, total=calls)
+
+    def progressed(self) -> None:
+        """One call of it is done."""
+        if self._task is not None:
+            self._progress.advance(self._task)
+
+    def describe(self, text: str) -> None:
+        """What is being done at the moment."""
+        if self._task is not None:
+            self._progress.update(self._task, description=text)
