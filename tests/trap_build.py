@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,8 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from steadysum.diagnosis.profiles.strikes import load_build
+
 ROOT: Final = Path(__file__).resolve().parents[1]
-BUILD: Final = ROOT / os.environ.get("STEADYSUM_TRAPS_BUILD", "build/traps")
+BUILD: Final = (ROOT / os.environ.get("STEADYSUM_TRAPS_BUILD", "build/traps")).resolve()
 
 
 def compiler() -> str | None:
@@ -35,13 +36,7 @@ def load() -> ModuleType:
         if not stamp.exists() or stamp.read_text() != sources:
             _build()
             stamp.write_text(sources)
-    (library,) = BUILD.glob("_native*.so")
-    spec = importlib.util.spec_from_file_location("_native", library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_build(BUILD)
 
 
 def _digest_of_sources() -> str:

@@ -24,12 +24,12 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests import trap_build
-from tests.field.checksum_campaign import MAGNITUDES, STAGES, Ratios, Tally, campaign, clean_ratios, problems
+from tests.field.checksum_campaign import Ratios, Tally, campaign, clean_ratios, problems
 
 from steadysum import _extension
+from steadysum.diagnosis.profiles.strikes import COVERED, MAGNITUDES, STAGES
 from steadysum.diagnosis.rates import clopper_pearson
 
-COVERED = ("operand", "logit", "partial")
 SAMPLED = ("exp", "sum")
 AT_A_TIME = 5000
 COUNTS = ("all", "seen", "right", "matters", "raised")
@@ -88,9 +88,7 @@ def _document(tally: Tally, ratios: list[Ratios]) -> dict[str, Any]:
     cells = []
     for stage in STAGES:
         for magnitude in (*MAGNITUDES, None):
-            count = {
-                name: tally.cells[stage, magnitude, name] for name in ("all", "seen", "right", "matters", "raised")
-            }
+            count = {name: tally.cells[stage, magnitude, name] for name in COUNTS}
             cells.append({"stage": stage, "magnitude": magnitude, **count})
     return {
         "machine": f"{platform.processor() or platform.machine()}, {module_isa()}, torch {torch.__version__}",

@@ -11,7 +11,7 @@ import pytest
 
 from steadysum.cli import profiles
 from steadysum.diagnosis.arguments import Shape
-from steadysum.diagnosis.profiles import native
+from steadysum.diagnosis.profiles import strikes
 from steadysum.diagnosis.profiles.costs import EmulatedPlace
 from steadysum.diagnosis.profiles.faults import TILE
 from steadysum.diagnosis.profiles.plan import MeasurePlan
@@ -45,7 +45,7 @@ def test_the_table_has_each_profiles_settings_and_promise(steadysum: Callable[..
 def test_a_measurement_is_printed_and_saved(
     steadysum: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(native.BUILD, str(tmp_path))  # no build with traps there
+    monkeypatch.setenv(strikes.BUILD, str(tmp_path))  # no build with traps there
     path = tmp_path / "profiles.json"
     result = steadysum("profiles", "--measure", "--calls", "8", "--rate", "20", "--save", str(path))
     assert result.code == 0, result.err

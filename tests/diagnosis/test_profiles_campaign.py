@@ -15,7 +15,7 @@ from steadysum.cores.grid import Geometry
 from steadysum.cores.outcomes import SCENARIOS
 from steadysum.diagnosis.arguments import Shape
 from steadysum.diagnosis.emulation.judge import Outcome
-from steadysum.diagnosis.profiles import native
+from steadysum.diagnosis.profiles import strikes
 from steadysum.diagnosis.profiles.campaign import REPEATS, Answer, Campaign, Group, Unwatched, run_campaign
 from steadysum.diagnosis.profiles.costs import EmulatedPlace
 from steadysum.diagnosis.profiles.document import profiles_document
@@ -278,8 +278,8 @@ def test_a_missing_build_says_how_to_get_it(
     needs_native: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert needs_native is not None
-    monkeypatch.setenv(native.BUILD, str(tmp_path))
-    assert native.missing_build() == (
+    monkeypatch.setenv(strikes.BUILD, str(tmp_path))
+    assert strikes.missing_build() == (
         f"{tmp_path} holds no build of the extension with traps, and the shipped one can't be struck; "
         "`make traps` in a checkout makes one, and STEADYSUM_TRAPS_BUILD can name its folder"
     )

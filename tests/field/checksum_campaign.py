@@ -17,22 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steadysum.diagnosis.profiles.strikes import MAGNITUDES, STAGES, passes_of
 from steadysum.errors import AccuracyError
 from steadysum.kernels import native, native_checksums
 from steadysum.kernels.problem import Operands, Statistics
 from steadysum.tiling import tiles
 
-__all__ = ["KINDS", "MATTERS", "STAGES", "Outcome", "Ratios", "Tally", "campaign", "clean_ratios", "problems"]
+__all__ = ["KINDS", "MATTERS", "Outcome", "Ratios", "Tally", "campaign", "clean_ratios", "problems"]
 
-# What a strike falls on, by the stage that it belongs to.
-STAGES = {
-    "operand": ("input", "weight"),
-    "logit": ("logit", "late_logit"),
-    "exp": ("exp",),
-    "sum": ("sum", "max"),
-    "partial": ("partial",),
-}
-MAGNITUDES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # A fault matters if it moves a row's max, log-sum or target logit by more than this part of the row's largest |logit|.
 MATTERS = 1e-3
 PANEL_ROWS = {"avx512": 32, "avx2": 16, "portable": 16}  # of a panel of logits, [column][row]
@@ -124,13 +116,7 @@ def _clean(module: ModuleType, call: Operands) -> Clean:
     native.logits(call, logits)
     largest = logits[:, : call.valid_vocab].abs().amax(dim=1)
     found = native.statistics([call])[0]
-    passes = {}
-    for target in (target for targets in STAGES.values() for target in targets):
-        module.strike(module.TARGETS.index(target), after=2**62)
-        _verified(call)
-        passes[target] = module.strike_passes()
-    module.strike(0)
-    return Clean(call, found, largest, passes)
+    return Clean(call, found, largest, passes_of(module, lambda: _verified(call)))
 
 
 def _with_targets_inside(call: Operands) -> Operands:

@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from .checksum_campaign import STAGES, Tally, campaign, clean_ratios, problems
+from steadysum.diagnosis.profiles.strikes import COVERED, STAGES
 
-COVERED = ("operand", "logit", "partial")  # what a checksum or a digest sees; exp and sum are seen at a sampled rate
+from .checksum_campaign import Tally, campaign, clean_ratios, problems
 
 
 def test_every_fault_in_operands_logits_and_partials_that_matters_is_healed_to_the_clean_bits(

@@ -14,8 +14,9 @@ from steadysum.diagnosis.profiles.campaign import Campaign, Group, Watcher, run_
 from steadysum.diagnosis.profiles.costs import CleanCost, emulated_cost, native_cost
 from steadysum.diagnosis.profiles.emulated import EmulatedCalls
 from steadysum.diagnosis.profiles.faults import armory_of
-from steadysum.diagnosis.profiles.native import NativeCalls, build_with_traps, missing_build
+from steadysum.diagnosis.profiles.native import NativeCalls
 from steadysum.diagnosis.profiles.plan import BASELINE, MeasurePlan, calls_of, settings_of, verify_of
+from steadysum.diagnosis.profiles.strikes import build_with_traps, missing_build
 
 __all__ = ["Measurement", "measure"]
 
