@@ -39,8 +39,7 @@ inline void expect(const TileTask& task, std::int64_t tiles) {
     }
 }
 
-// ---- Digests of partials
-// ---------------------------------------------------------------------------------------------
+// ---- Digests of partials ----
 
 // One-to-one in each argument, so that a change of one word always shows.
 inline std::uint32_t stir(std::uint32_t digest, std::uint32_t word) {
@@ -74,8 +73,7 @@ inline std::int64_t first_damaged_partial(const Chunk& chunk, std::int64_t tile,
     return end;
 }
 
-// ---- What may be wrong with some rows
-// --------------------------------------------------------------------------------
+// ---- What may be wrong with some rows ----
 
 // Of a vector of rows: a bit each.
 struct Doubt {
@@ -188,8 +186,7 @@ inline bool checksums_are_stale(const TileTask& task) {
     std::vector<float> energies(static_cast<std::size_t>(kChecksums * blocks));
     std::vector<double> scratch(static_cast<std::size_t>(checksum_scratch_doubles(hidden)));
     float scale = 0.0F;
-    weight_checksums(problem.weight, task.span, problem.valid_columns, 0, scratch.data(),
-                     {columns.data(), energies.data(), &scale});
+    weight_checksums(problem, task.span, 0, scratch.data(), {columns.data(), energies.data(), &scale});
     return std::memcmp(columns.data(), known.columns + kChecksums * task.tile * hidden, floats * sizeof(float)) != 0;
 }
 
@@ -199,8 +196,7 @@ struct RowsInDoubt {
     Doubt doubt;
 };
 
-// ---- The tile
-// --------------------------------------------------------------------------------------------------------
+// ---- The tile ----
 
 // From products to stored partials; returns the rows in doubt.
 inline std::vector<RowsInDoubt> finish(const TileTask& task, std::int64_t columns, TaskEpilogue& own, bool all_twice) {
@@ -288,7 +284,7 @@ inline void judge(const TileTask& task, std::int64_t columns, std::vector<std::u
 inline void compute_checked_tile(const TileTask& task) {
     const Chunk& chunk = *task.chunk;
     CheckLog& log = *chunk.checks->verification->log;
-    const std::int64_t columns = unmasked(*chunk.problem, task.span);
+    const std::int64_t columns = chunk.problem->unmasked(task.span);
     TaskEpilogue own(task, columns);
     if (columns > 0) log.checks.fetch_add(Grid::least(task.row_end, chunk.rows) - task.row_begin);
     std::vector<std::uint8_t> right;  // by row: its products were judged, and are

@@ -83,8 +83,7 @@ inline Checksum checksum_of(const float* logits, std::int64_t columns) {
     return sum;
 }
 
-// ---- What is known beforehand of a weight, and of the input
-// ----------------------------------------------------------
+// ---- What is known beforehand of a weight, and of the input ----
 
 inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
@@ -116,11 +115,12 @@ inline std::uint32_t largest_magnitude(const float* x, std::int64_t size) {
 }
 
 // The checksum columns of one tile and what belongs to them. scratch: (kChecksums + 2) * H doubles, then H floats.
-inline void weight_checksums(const Matrix& weight, const TileSpan& span, std::int64_t valid_columns, std::int64_t tile,
-                             double* scratch, const WeightChecksums& out) {
+inline void weight_checksums(const Problem& problem, const TileSpan& span, std::int64_t tile, double* scratch,
+                             const WeightChecksums& out) {
+    const Matrix& weight = problem.weight;
     const std::int64_t hidden = weight.columns;
     const std::int64_t blocks = Grid::ceil_div(hidden, kBlock);
-    const std::int64_t columns = Grid::least(valid_columns, span.end) - span.begin;
+    const std::int64_t columns = problem.unmasked(span);
     double* plain = scratch;
     double* placed = scratch + hidden;
     double* squares = scratch + 2 * hidden;
@@ -226,8 +226,7 @@ inline std::int64_t first_damaged_row(const Chunk& chunk, std::int64_t begin, st
     return end;
 }
 
-// ---- The threshold
-// ---------------------------------------------------------------------------------------------------
+// ---- The threshold ----
 
 // Squares of residuals are compared with kSafety^2 times an upper estimate of their variance by rounding. Per logit,
 // with u = 2^-24 for a rounding, errors of independent roundings and |partial sums| by Cauchy-Schwarz on blocks (x_b,

@@ -194,7 +194,7 @@ void add_weight_tasks(const Kept& kept, std::int64_t segment, const float* gradi
     const std::int64_t begin = kept.grid.segment_begin(segment);
     for (std::int64_t t = kept.grid.first_tile(segment); t < kept.grid.end_tile(segment); ++t) {
         const TileSpan span = kept.grid.tile(t);
-        const std::int64_t columns = std::min(span.end, kept.problem.valid_columns) - span.begin;
+        const std::int64_t columns = kept.problem.unmasked(span);
         const WeightProductTask whole{&kept.chunk,
                                       span,
                                       0,

@@ -9,11 +9,6 @@
 
 namespace steadysum::STEADYSUM_ISA {
 
-inline std::int64_t unmasked_columns(const StoredTile& t) {
-    const std::int64_t columns = t.chunk->problem->valid_columns - t.span.begin;
-    return columns < 0 ? 0 : Grid::least(columns, t.span.end - t.span.begin);
-}
-
 // The rows of the dense matrix that belong to one panel, its columns under the tile's, as panel[column][row].
 inline void pack_dense(const StoredTile& t, std::int64_t row, std::int64_t columns) {
     if (t.dense == nullptr) return;
@@ -160,7 +155,7 @@ inline void form_rows(const FormTask& task, std::int64_t row, std::int64_t colum
 // Logits become their gradients, in place.
 inline void form(const FormTask& task) {
     const StoredTile& t = task.stored;
-    const std::int64_t columns = unmasked_columns(t);
+    const std::int64_t columns = t.chunk->problem->unmasked(t.span);
     for (std::int64_t row = t.row_begin; row < t.row_end; row += kPanelRows) {
         pack_dense(t, row, columns);
         for (std::int64_t lane = 0; lane < kPanelRows; lane += kLanes)
@@ -185,7 +180,7 @@ inline Vec sum_tile(std::int64_t columns, F&& term) {
 inline void sum(const SumTask& task) {
     const StoredTile& t = task.stored;
     const Chunk& chunk = *t.chunk;
-    const std::int64_t columns = unmasked_columns(t);
+    const std::int64_t columns = t.chunk->problem->unmasked(t.span);
     for (std::int64_t row = t.row_begin; row < t.row_end; row += kPanelRows) {
         pack_dense(t, row, columns);
         for (std::int64_t lane = 0; lane < kPanelRows && row + lane < chunk.rows; lane += kLanes) {

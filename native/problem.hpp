@@ -71,6 +71,11 @@ struct Problem {
     }
     [[nodiscard]] float* carried() const { return weighted_sum != nullptr ? weighted_sum : ties; }
     [[nodiscard]] std::int64_t rows() const { return input.rows; }
+    // Columns of a tile that aren't masked: the first ones.
+    [[nodiscard]] std::int64_t unmasked(const TileSpan& span) const {
+        const std::int64_t columns = Grid::least(valid_columns, span.end) - span.begin;
+        return columns < 0 ? 0 : columns;
+    }
     [[nodiscard]] std::int64_t depth() const { return input.columns; }
     [[nodiscard]] std::int64_t vocabulary() const { return weight.rows; }
     [[nodiscard]] Grid grid() const { return {vocabulary(), shard.vocabulary == 0 ? Shard{0, vocabulary()} : shard}; }

@@ -232,7 +232,7 @@ void take_weight_checksums(const Problem& problem, const WeightChecksums& out, i
     if (problem.depth() * problem.vocabulary() < kSerialWork / 16) threads = 1;
     share(threads, grid.tiles(), [&](std::int64_t tile, int) {
         std::vector<double> scratch(static_cast<std::size_t>(checksum_scratch_doubles(problem.depth())));
-        kernel.weight_checksums(problem.weight, grid.tile(tile), problem.valid_columns, tile, scratch.data(), out);
+        kernel.weight_checksums(problem, grid.tile(tile), tile, scratch.data(), out);
     });
 }
 

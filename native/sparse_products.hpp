@@ -80,7 +80,7 @@ inline void sparse_input_product(const InputProductTask& task) {
     for (std::int64_t tile = task.grid->first_tile(task.segment); tile < task.grid->end_tile(task.segment); ++tile) {
         const TileSpan span = task.grid->tile(tile);
         const std::int64_t span_columns = span.end - span.begin;
-        const std::int64_t columns = Grid::least(chunk.problem->valid_columns - span.begin, span_columns);
+        const std::int64_t columns = chunk.problem->unmasked(span);
         const float* gradient = task.gradient + (span.begin - task.segment_begin) * chunk.padded_rows;
         for (std::int64_t k = 0; k < columns; k += kBlock) {
             const std::int64_t depth = Grid::least(kBlock, columns - k);

@@ -130,12 +130,6 @@ inline Partial partial(const Problem& problem, const float* logits, std::int64_t
     }
 }
 
-// Columns of a tile that aren't masked.
-inline std::int64_t unmasked(const Problem& problem, const TileSpan& span) {
-    const std::int64_t columns = problem.valid_columns - span.begin;
-    return columns < 0 ? 0 : Grid::least(columns, span.end - span.begin);
-}
-
 // The epilogue of a task, and the memory that it points into.
 struct TaskEpilogue {
     float bias[kTileColumns];
@@ -161,7 +155,7 @@ inline void compute_tile(const TileTask& task) {
     const Chunk& chunk = *task.chunk;
     const Problem& problem = *chunk.problem;
     const Epilogue& epilogue = problem.epilogue;
-    const std::int64_t columns = unmasked(problem, task.span);
+    const std::int64_t columns = problem.unmasked(task.span);
     multiply(task, columns);
     TaskEpilogue own(task, columns);
     NoChecksum none;

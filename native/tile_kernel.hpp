@@ -131,9 +131,10 @@ struct TileKernel {
     void (*compute_tile)(const TileTask& task);
     // Folds the partials of rows [row_begin, row_end) of a chunk into the problem's outputs.
     void (*fold)(const Chunk& chunk, const Grid& grid, std::int64_t row_begin, std::int64_t row_end);
-    // Verified runs (checks.hpp). The checksums of one tile of a weight; scratch: checksum_scratch_doubles(H).
-    void (*weight_checksums)(const Matrix& weight, const TileSpan& span, std::int64_t valid_columns, std::int64_t tile,
-                             double* scratch, const WeightChecksums& out);
+    // Verified runs (checks.hpp). The checksums of one tile of a problem's weight; scratch:
+    // checksum_scratch_doubles(H).
+    void (*weight_checksums)(const Problem& problem, const TileSpan& span, std::int64_t tile, double* scratch,
+                             const WeightChecksums& out);
     // What rows [begin, end) of a chunk are checked by; row: H floats of scratch.
     void (*measure_input)(const Chunk& chunk, std::int64_t begin, std::int64_t end, float* row);
     // The expected checksums of the task's rows, of all tiles; the task's tile and span play no part.
