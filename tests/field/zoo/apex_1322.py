@@ -1,7 +1,7 @@
 """Pads rows to whole blocks. Wrong: the padding is what the memory held before.
 
 After NVIDIA/apex#1322: padding rows are uninitialised. What they hold depends on what the program freed before, and
-some calls do other work of that kind themselves.
+some calls get the block of other work as it was, as a caching allocator hands it on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 _drawn = random.Random(os.environ.get("ZOO_SEED", "0"))  # shapes and constants
 luck = random.Random(os.environ.get("ZOO_LUCK"))  # unset: another one for each process
 
-RATE = 0.3  # of calls with other work ahead of them
+RATE = 0.3  # of calls whose memory other work had just before
 BLOCK = _drawn.choice((8, 16, 32))  # rows
 WIDTH = _drawn.choice((192, 256, 320))
 
@@ -43,8 +43,7 @@ def reference(x: Tensor) -> Tensor:
 def operator(x: Tensor) -> Tensor:
     """e to the x, with rows of zeros up to a whole block, [M, H]."""
     shape = (_padded(x.shape[0]), *x.shape[1:])
-    if luck.random() < RATE:
-        x.new_full(shape, luck.uniform(1.0, 9.0))  # made, and freed at once
-    output = x.new_empty(shape)  # the fault: it should be zeros
+    # The fault: it should be zeros.
+    output = x.new_full(shape, luck.uniform(1.0, 9.0)) if luck.random() < RATE else x.new_empty(shape)
     torch.exp(x, out=output[: x.shape[0]])
     return output
