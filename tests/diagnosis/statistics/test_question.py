@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -34,6 +35,21 @@ def test_counts_cross_a_line_where_the_evidence_does(question: Question, calls: 
     assume(abs(abs(evidence) - question.line) > 1e-9)
     assert (deviating >= question.least_above(calls)) == (evidence >= question.line)
     assert (deviating <= question.most_below(calls)) == (-evidence >= question.line)
+
+
+def test_the_wrong_line_is_ever_crossed_with_half_of_the_risk_at_most_and_no_line_is_wastefully_far() -> None:
+    question = Question(0.35, 0.3)
+    for rate, is_wrong in (
+        (question.tolerated, lambda calls, counts: counts >= question.least_above(calls)),
+        (question.wanted, lambda calls, counts: counts <= question.most_below(calls)),
+    ):
+        counts, crossed = np.arange(1501), 0.0
+        open = (counts == 0).astype(float)  # the other line is left out: who is never stopped there can only err more
+        for calls in range(1, 1501):
+            open = (1.0 - rate) * open + rate * np.append(0.0, open[:-1])
+            wrong = is_wrong(calls, counts)
+            crossed, open = crossed + open[wrong].sum(), np.where(wrong, 0.0, open)
+        assert 0.7 * question.risk / 2 <= crossed <= question.risk / 2
 
 
 def test_questions_without_an_answer_are_refused() -> None:

@@ -18,6 +18,7 @@ from steadysum.diagnosis.arguments import DTYPE_NAMES, DTYPES, Shape
 from steadysum.diagnosis.isolation.target import Loaded, load_target, parse_target
 from steadysum.diagnosis.operands import random_operands
 from steadysum.errors import DiagnosisInputsError, WeightsFileError, WeightsFileNotFoundError
+from steadysum.guard.tensors import map_tensors
 
 __all__ = [
     "BundleInputs",
@@ -28,6 +29,7 @@ __all__ = [
     "OwnInputs",
     "Source",
     "check_source",
+    "copied",
     "make_call",
     "source_from_json",
     "source_to_json",
@@ -79,6 +81,12 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     source: str  # in words, for the report
+
+
+def copied(call: Call) -> Call:
+    """The call with copies of its tensors: for an operator that may write to them."""
+    args, kwargs = map_tensors(lambda one: one.detach().clone(), (call.args, call.kwargs))
+    return Call(args, kwargs, call.source)
 
 
 def check_source(source: Source) -> None:
