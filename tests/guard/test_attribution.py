@@ -110,3 +110,9 @@ def test_agreement_outside_of_the_rows_at_fault_needs_to_know_those_rows() -> No
     assert not agree_where_right(objected(wrong(4), 3), passed())
     assert not agree_where_right(objected(wrong(3)), passed())
     assert not agree_where_right(objected(torch.zeros(64, 4), *range(16)), passed(torch.zeros(64, 4)))
+
+
+def test_where_every_row_was_objected_to_nothing_can_agree() -> None:
+    assert agree_where_right(objected(wrong(3), 3), passed())
+    assert not agree_where_right(objected(torch.ones(1, 4), 0), passed(torch.zeros(1, 4)))
+    assert not agree_where_right(objected(torch.ones(4)[0], 0), passed(torch.zeros(())))

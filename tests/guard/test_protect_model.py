@@ -282,3 +282,13 @@ def test_a_model_is_guarded_once_and_left_alone_if_that_fails() -> None:
     with pytest.raises(OptionError, match="has no choice of kernels"):
         guards_of(plain, fallback="eager")
     assert type(plain[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("guarding", [protect_model, protect])
+def test_a_layer_without_a_shape_yet_is_refused_until_a_batch_has_run(guarding: Any) -> None:
+    model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2))
+    with pytest.raises(OptionError, match=r"parameters that have no shape yet.*Run one batch through it first"):
+        guarding(model, bundles=None)
+    model(torch.ones(1, 3))
+    guarding(model, bundles=None)
+    assert model(torch.ones(1, 3)).shape == (1, 2)

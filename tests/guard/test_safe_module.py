@@ -150,3 +150,20 @@ def test_arguments_that_cannot_be_copied_mean_no_warm_up_and_a_warning() -> None
     leaf = torch.ones(2, requires_grad=True)
     with pytest.warns(RuntimeWarning, match="Sums was not warmed up: its arguments can't be copied"):
         safe(Sums())(Holder(leaf * 2))
+
+
+def test_what_is_set_on_the_view_is_set_on_the_module_that_it_stands_for() -> None:
+    class Scales(nn.Module):
+        factor = 1.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = 0.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor + self.shift
+
+    for wrapped in (safe(Scales(), warm_up=0), protect(Scales(), checks=[Finite()], bundles=None)):
+        wrapped.shift, wrapped.factor, wrapped.note = 3.0, 2.0, "its own"
+        assert wrapped(torch.ones(1)).item() == 5.0
+        assert not hasattr(wrapped.guarded, "note")

@@ -110,8 +110,10 @@ def agree(one: Any, other: Any) -> bool:
 
 
 def agree_where_right(first: Result, passing: Result) -> bool:
-    """Whether two results agree in the rows that no check objected to; False if it isn't known which rows those are."""
+    """Whether two results agree in the rows that no check objected to; False if there are none, or none are known."""
     rows = set(_rows_of(first.findings))
+    if not any(set(range(min(as_rows(each).shape[0], MOST_ROWS))) - rows for each in tensors_of(first.output)):
+        return False  # every row was objected to: nothing is left that could agree
     return 0 < len(rows) < MOST_ROWS and _agree_outside(first.output, passing.output, rows)
 
 

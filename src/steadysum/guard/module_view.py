@@ -50,6 +50,14 @@ class ModuleView(nn.Module):
                 raise
             return getattr(guarded, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        guarded = self.__dict__.get("guarded")
+        is_own = guarded is None or name in self.__dict__ or hasattr(type(self), name)
+        if is_own or not hasattr(guarded, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(guarded, name, value)  # where the guarded module's forward reads it
+
     def train(self, mode: bool = True) -> Self:
         """As of any module."""
         if self.guarded is not None:

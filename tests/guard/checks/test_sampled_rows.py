@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from steadysum import linear_logprobs
 from steadysum.errors import RangeError
 from steadysum.guard.checks.protocol import Made
 from steadysum.guard.checks.sampled_rows import SampledRows
@@ -130,3 +131,10 @@ def test_calls_whose_rows_are_not_known_do_not_fit() -> None:
 def test_a_number_of_rows_that_is_none_is_refused(rows: int) -> None:
     with pytest.raises(RangeError, match=r"rows: got .*; allowed: a whole number of at least 1\. The default is 4\."):
         SampledRows(rows=rows)
+
+
+def test_an_entropy_whose_sum_has_no_bound_is_no_fault() -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)) * 1e18
+    w = torch.randn(16, 8, generator=torch.Generator().manual_seed(2))
+    call = made(linear_logprobs, x, w, torch.zeros(4, dtype=torch.int64), return_entropy=True)
+    assert SampledRows(rows=4).judge(call).passed

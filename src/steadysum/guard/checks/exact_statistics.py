@@ -169,7 +169,7 @@ class _Work(NamedTuple):
         log_sum, mean = total.value.log(), weighted.value / total.value
         of_mean = (weighted.bound / total.value + mean.abs() * _relative(total)) * (1 + _relative(total))
         bound = 2 * exact["max"].bound + _relative(total) + of_mean + FEW * self.unit * (1 + log_sum.abs() + mean.abs())
-        return Exact(log_sum - mean, bound)
+        return Exact(log_sum - mean, bound.masked_fill(bound.isnan(), torch.inf))  # 0 * inf: no bound is known
 
 
 def _relative(total: Exact) -> Tensor:
