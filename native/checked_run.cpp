@@ -30,13 +30,13 @@ std::int64_t first_damaged_row(const TileKernel& kernel, const Chunk& chunk, int
 
 }  // namespace
 
-void prepare_checks(const TileKernel& kernel, const Chunk& chunk, std::int64_t tiles, float* scratch,
-                    std::int64_t scratch_floats, int threads) {
-    share(threads, Grid::ceil_div(chunk.padded_rows, kMeasureRows), [&](std::int64_t i, int) {
-        std::vector<float> row(static_cast<std::size_t>(chunk.problem->depth()));
-        const std::int64_t begin = i * kMeasureRows;
-        kernel.measure_input(chunk, begin, std::min(begin + kMeasureRows, chunk.padded_rows), row.data());
-    });
+void measure_rows(const TileKernel& kernel, const Chunk& chunk, std::int64_t begin, std::int64_t end) {
+    std::vector<float> row(static_cast<std::size_t>(chunk.problem->depth()));
+    kernel.measure_input(chunk, begin, std::min(end, chunk.padded_rows), row.data());
+}
+
+void expect_checksums(const TileKernel& kernel, const Chunk& chunk, std::int64_t tiles, float* scratch,
+                      std::int64_t scratch_floats, int threads) {
     const std::int64_t rows = round_up(kExpectRows, kernel.panel_rows);
     share(threads, Grid::ceil_div(chunk.padded_rows, rows), [&](std::int64_t i, int participant) {
         float* logits = scratch + scratch_floats * participant;

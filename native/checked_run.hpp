@@ -9,10 +9,14 @@
 
 namespace steadysum {
 
-// The checks of one chunk whose input is packed: measured from the caller's operands, and the expected checksums.
+// What checks need to know of some rows of a chunk, from the caller's operands. begin, end: multiples of the panel's
+// rows.
+void measure_rows(const TileKernel& kernel, const Chunk& chunk, std::int64_t begin, std::int64_t end);
+
+// The checksums that a chunk is expected to have, from its packed input.
 // scratch: per participant, `scratch_floats` that hold logits of kExpectRows rows and a block of weight.
-void prepare_checks(const TileKernel& kernel, const Chunk& chunk, std::int64_t tiles, float* scratch,
-                    std::int64_t scratch_floats, int threads);
+void expect_checksums(const TileKernel& kernel, const Chunk& chunk, std::int64_t tiles, float* scratch,
+                      std::int64_t scratch_floats, int threads);
 inline constexpr std::int64_t kExpectRows = 128;
 
 // Has `compute` pack and compute chunks' tiles, again where a chunk's packed input isn't the caller's matrix

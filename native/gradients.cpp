@@ -256,7 +256,14 @@ void GradientWork::keep_logits(const Problem& problem, int threads, const Verifi
     }
     const auto compute = [&] {
         pack(kept, packed, threads);
-        if (verification != nullptr) prepare_checks(kept.kernel, chunk, tiles, scratch, scratch_floats, threads);
+        if (verification != nullptr) {
+            const std::vector<Rows> measured = cut(0, chunk.padded_rows, kExpectRows);
+            share(threads, static_cast<std::int64_t>(measured.size()), [&](std::int64_t i, int) {
+                const Rows& r = measured[static_cast<std::size_t>(i)];
+                measure_rows(kept.kernel, chunk, r.begin, r.end);
+            });
+            expect_checksums(kept.kernel, chunk, tiles, scratch, scratch_floats, threads);
+        }
         compute_tiles(kept, 0, tiles, 0, logits, scratch, scratch_floats, threads);
     };
     if (verification != nullptr)

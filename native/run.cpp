@@ -132,11 +132,13 @@ void run_wave(const TileKernel& kernel, std::vector<Unit>& units, int threads, W
     }
 
     const auto scratch_of = [&](int participant) { return scratch + scratch_floats * participant; };
+    // Of verified ones the rows are measured while they are in the cache.
     const auto pack = [&] {
         share(threads, static_cast<std::int64_t>(panels.size()), [&](std::int64_t i, int) {
             const Rows& r = panels[static_cast<std::size_t>(i)];
             const Chunk& c = units[r.unit].chunk;
             kernel.pack_input(*c.problem, c.row_begin, c.rows, r.begin, r.end, packed[r.unit]);
+            if (verified) measure_rows(kernel, c, r.begin * kernel.panel_rows, r.end * kernel.panel_rows);
         });
     };
     const auto compute = [&](auto&& compute_tile) {
@@ -166,7 +168,7 @@ void run_wave(const TileKernel& kernel, std::vector<Unit>& units, int threads, W
     for (const Unit& u : units) chunks.push_back(&u.chunk);
     compute_until_intact(kernel, chunks, threads, [&] {
         pack();
-        for (const Unit& u : units) prepare_checks(kernel, u.chunk, u.grid.tiles(), scratch, scratch_floats, threads);
+        for (const Unit& u : units) expect_checksums(kernel, u.chunk, u.grid.tiles(), scratch, scratch_floats, threads);
         compute(kernel.compute_checked_tile);
     });
     if (units.front().verification->log->hopeless()) return;
