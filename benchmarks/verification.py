@@ -60,4 +60,3 @@ def measure_verification(quick: bool) -> Iterator[Measure]:
         yield against(CHECKSUM, STATISTICS, shape, "fp32", None, rounds)
     yield against(NEW_WEIGHT, STATISTICS, shapes[0], "fp32", None, rounds)
     yield against(SAMPLED, STATISTICS, shapes[0], "fp32", None, rounds)
-
