@@ -467,6 +467,39 @@ def test_an_operator_in_place_is_run_again_from_copies_where_that_is_asked_for(x
     assert same_bits(read_bundle(path).args[0], before)
 
 
+def test_the_first_result_of_an_operator_in_place_stays_as_it_was(x: Tensor, tmp_path: Path) -> None:
+    runs = [0]
+
+    def add_in_place(x: Tensor) -> Tensor:
+        runs[0] += 1
+        x.add_(1)
+        if runs[0] == 1:
+            x[2, 1] = 1000
+        return x[:4]
+
+    before = x.clone()
+    guarded = protect(add_in_place, checks=[NoSpike()], restore=True, bundles=tmp_path)
+    guarded(x)
+    wrong = before[:4] + 1
+    wrong[2, 1] = 1000
+    (path,) = tmp_path.glob("*add_in_place*")
+    outputs = read_bundle(path).outputs
+    assert same_bits(outputs["deviating"], wrong)
+    assert same_bits(outputs["rerun"], before[:4] + 1)
+    assert guarded.guard.healings[-1].verdict.rows == (2,)
+
+
+def test_runs_in_place_that_differ_from_each_other_are_not_the_same_for_lying_in_one_place(x: Tensor) -> None:
+    runs = [0]
+
+    def add_in_place(x: Tensor) -> Tensor:
+        runs[0] += 1
+        return x.add_(1000.0 * 10 ** runs[0])
+
+    with pytest.raises(AccuracyError, match="reruns differ from each other"):
+        guard(add_in_place, restore=True, max_retries=1)(x)
+
+
 def test_batch_norm_keeps_the_statistics_of_one_run() -> None:
     class Normalised(nn.Module):
         def __init__(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from steadysum.guard.as_it_was import apart
 from steadysum.guard.attempt import Target, failed, judge, unguarded
 from steadysum.guard.attribution import RANDOM, Result, Verdict, agree, agree_where_right, attribute
 from steadysum.guard.bundle import Evidence, import_path_of
@@ -114,7 +115,7 @@ class _Course:
         self.target = target
         self.before = before
         self.held = held
-        self.first = Result(held.values, findings)
+        self.first = Result(apart(held.values, before.watched), findings)
         self.reruns: list[Result] = []
         self.fallback: Result | None = None
         self.unconfirmed: list[Result] = []  # a rerun that passed, and that another one must agree with
@@ -211,7 +212,7 @@ class _Course:
             output = run()
         findings = failed(judge(self.checks, self.target.made(output), self.options.operator)) or self.unlike(output)
         self.held.output = output
-        results.append(Result(map_tensors(lambda tensor: tensor.detach(), output), findings))
+        results.append(Result(apart(output, self.before.watched), findings))
         return anywhere(self.options, bool(findings))
 
     def unlike(self, output: Any) -> tuple[Finding, ...]:

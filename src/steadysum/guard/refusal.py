@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from steadysum.guard.tensors import tensors_of
 
-__all__ = ["Watched", "owner_of", "rehearse", "runs_python", "watch"]
+__all__ = ["Watched", "memory_of", "owner_of", "rehearse", "runs_python", "watch"]
 
 # Namespaces of torch's collectives: torch.distributed's own, and the functional ones.
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
@@ -182,7 +182,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, watched: Watched) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watched = watched
-        self._memory = {_memory_of(tensor): tensor for tensor in watched.tensors}
+        self._memory = {memory_of(tensor): tensor for tensor in watched.tensors}
         self._memory.pop(0, None)
 
     def __torch_dispatch__(
@@ -195,7 +195,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if parameter.alias_info is not None and parameter.alias_info.is_write:
                 given = args[place] if place < len(args) else named.get(parameter.name)
                 for tensor in tensors_of(given):
-                    if (hit := self._memory.get(_memory_of(tensor))) is not None:
+                    if (hit := self._memory.get(memory_of(tensor))) is not None:
                         raise _Stopped(f"it changes {self._watched.name_of(hit)} in place")
         return func(*args, **named)
 
@@ -223,7 +223,8 @@ def _is_same(now: Any, before: Any) -> bool:
     return isinstance(now, (str, bytes, int, float, complex)) and type(now) is type(before) and bool(now == before)
 
 
-def _memory_of(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
+    """Where the tensor's storage lies, which its views share; 0: it has none that is its own, or it is empty."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse tensors, and those of torch.func, have no memory of their own
