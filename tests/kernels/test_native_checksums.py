@@ -132,6 +132,27 @@ def test_a_weight_written_without_a_new_version_gets_new_checksums(monkeypatch: 
     assert torch.equal(on.max, steadysum.linear_max_sum(x, w, kernel="native").max)
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_tile_that_has_become_finite_without_a_new_version_is_compared_again(
+    bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_checksums, "_warned", False)
+    torch.manual_seed(4)
+    x, w = torch.randn(40, 64), torch.randn(1200, 64)
+    good = w[700, 5].clone()
+    w.data[700, 5] = bad
+    call, ratios = call_of(x, w), torch.zeros(3, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as long as it is so, checksums are kept
+        for _ in range(2):
+            native_checksums.run([call], [native.empty_results(call)], [None], [ratios])
+    assert not bool((ratios[1] > 0).any())
+    w.data[700, 5] = good
+    with pytest.warns(UserWarning, match="changed though its version has not"):
+        native_checksums.run([call], [native.empty_results(call)], [None], [ratios])
+    assert bool((ratios[1] > 0).any())
+
+
 def test_a_weight_written_in_place_by_torch_needs_no_second_look() -> None:
     torch.manual_seed(5)
     x, w = torch.randn(40, 64), torch.randn(1200, 64)

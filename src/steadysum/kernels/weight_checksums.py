@@ -2,8 +2,9 @@
 
 They are taken once for each version of a weight: a pass over it, about a hundredth of the product with 1024 rows. What
 writes through `.data` doesn't change a tensor's version; the kernel finds out when a result doesn't fit, and has them
-taken anew before it blames anything. Not here: what the checksums are (native/checksum.hpp), or who compares
-(native_checked.py).
+taken anew before it blames anything. Of a tile that held NaN or an infinity it could never find out, as it compares
+nothing there: one such element of each is looked at again in every call. Not here: what the checksums are
+(native/checksum.hpp), or who compares (native_checksums.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from steadysum.kernels.problem import Operands
@@ -43,6 +45,7 @@ class _Key(NamedTuple):
 class _Entry(NamedTuple):
     checksums: Any
     storage: StorageWeakRef
+    odd: tuple[Tensor, Tensor] | None  # rows and columns of NaN or infinities, one for each tile that holds any
 
 
 _kept: OrderedDict[_Key, _Entry] = OrderedDict()
@@ -57,21 +60,26 @@ def take(module: ModuleType, call: Operands, native_call: Any) -> Any:
         found = _kept.get(key)
         if found is not None:
             _kept.move_to_end(key)
+    if found is not None:
+        if found.odd is None or not bool(call.weight.detach()[found.odd].isfinite().any()):
             return found.checksums
+        forget(module, call)
     vocab, hidden = call.weight.shape
     count = 2 * len(tiles(vocab, call.shard))
     blocks = -(-hidden // BLOCK)
+    inverse_scale = torch.empty(count // 2, dtype=torch.float32, device="cpu")
     checksums = module.Checksums(
         native_call,
         columns=torch.empty(count, hidden, dtype=torch.float32, device="cpu"),
         energies=torch.empty(count, blocks, dtype=torch.float32, device="cpu"),
-        inverse_scale=torch.empty(count // 2, dtype=torch.float32, device="cpu"),
+        inverse_scale=inverse_scale,
         threads=torch.get_num_threads(),
     )
+    odd = _odd_places(call, inverse_scale)
     with _lock:
         for old in [each for each, entry in _kept.items() if entry.storage.expired()]:  # type: ignore[no-untyped-call]
             del _kept[old]
-        _kept[key] = _Entry(checksums, StorageWeakRef(call.weight.untyped_storage()))  # type: ignore[no-untyped-call]
+        _kept[key] = _Entry(checksums, StorageWeakRef(call.weight.untyped_storage()), odd)  # type: ignore[no-untyped-call]
         while len(_kept) > KEPT:
             _kept.popitem(last=False)
     return checksums
@@ -91,6 +99,20 @@ def forget(module: ModuleType, call: Operands) -> None:
             UserWarning,
             stacklevel=2,
         )
+
+
+def _odd_places(call: Operands, inverse_scale: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Where the tiles that have no checksums hold NaN or an infinity, one place each; None: there is no such tile."""
+    cut = tiles(call.weight.shape[0], call.shard)
+    found = []
+    for index in (inverse_scale == 0.0).nonzero().flatten().tolist():
+        rows = call.weight.detach()[cut[index].start : min(cut[index].stop, call.valid_vocab)]
+        for row, column in (~rows.isfinite()).nonzero()[:1].tolist():
+            found.append((cut[index].start + row, column))
+    if not found:
+        return None
+    rows, columns = torch.tensor(found, device=call.weight.device).unbind(1)
+    return rows, columns
 
 
 def _key(module: ModuleType, call: Operands) -> _Key:

@@ -276,6 +276,22 @@ class TestWeights:
             call.output[1, 3] += 1
             assert Checksum().judge(call).places == ((1, 3),)
 
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_a_row_that_has_become_finite_behind_torchs_back_is_compared_again(self, bad: float) -> None:
+        layer = nn.Linear(64, 600)
+        x = torch.randn(4, 64)
+        good = layer.weight.detach().clone()
+        layer.weight.data[[3, 580], [60, 5]] = bad
+        for _ in range(2):  # as long as it is so, sums are kept
+            assert Checksum().judge(made(layer, x)).passed
+        layer.weight.data[3] = good[3]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call = made(layer, x)
+            assert Checksum().judge(call).passed
+            call.output[1, 3] += 1
+            assert Checksum().judge(call).places == ((1, 3),)
+
     def test_weights_under_inference_mode_count_no_versions(self) -> None:
         with torch.inference_mode():
             weight = torch.randn(600, 64)

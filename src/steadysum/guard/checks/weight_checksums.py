@@ -2,7 +2,8 @@
 
 A weight is the same if it is the same tensor (or a view of the same one, at the same place) in the same version. Writes
 that torch doesn't count (through .data, NumPy, another process) make kept sums stale: whoever finds a mismatch takes
-`fresh` ones before believing it. Not here: what is compared with them (checksum.py).
+`fresh` ones before believing it. Rows that were left out for a NaN or an infinity match anything: one such element of
+each is looked at again whenever kept sums are asked for. Not here: what is compared with them (checksum.py).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class WeightChecksums(NamedTuple):
     squares: Tensor  # float64 [B]: the sum of the squares of all of a segment's elements
     sum_squares: Tensor  # float64 [2 B]: of each column of sums
     is_finite: Tensor | None  # [V], rows of the weight without NaN and infinity; None: all
+    odd: tuple[Tensor, Tensor] | None  # of the other rows: their numbers, and a column each with NaN or an infinity
     is_ordinary: bool  # whether fp32 will do
     largest: float  # no element is larger in size
 
@@ -78,7 +80,12 @@ def kept_or_fresh(weight: Tensor, dtype: torch.dtype) -> tuple[WeightChecksums, 
     with _lock:
         base = _base(weight)
         found = _kept[base].get(_key(weight, dtype)) if base in _kept else None
-    return (fresh(weight, dtype), False) if found is None else (found, True)
+    if found is None:
+        return fresh(weight, dtype), False
+    if found.odd is not None and bool(weight.detach()[found.odd].to(dtype).isfinite().any()):
+        mention_changed_weight()
+        return fresh(weight, dtype), False
+    return found, True
 
 
 def mention_changed_weight() -> None:
@@ -120,6 +127,7 @@ def _computed(
     places = positions_in(cut, weight.device)
     plain, placed, squares = [], [], []
     finite: list[Tensor] = []
+    odd: list[Tensor] = []  # [n, 2] each
     for segment in cut:
         total = torch.zeros(2, hidden, dtype=torch.float64, device=weight.device)
         square = torch.zeros((), dtype=torch.float64, device=weight.device)
@@ -129,7 +137,11 @@ def _computed(
             square_of_rows = wide.square().sum(dim=1)
             is_finite = square_of_rows.isfinite()
             if not bool(is_finite.all()):
-                is_finite = wide.isfinite().all(dim=1)  # squares of fp64 may overflow by themselves
+                elements = wide.isfinite()
+                is_finite = elements.all(dim=1)  # squares of fp64 may overflow by themselves
+                bad = (~is_finite).nonzero().flatten()
+                if len(bad):
+                    odd.append(torch.stack((bad + start, (~elements[bad]).byte().argmax(dim=1)), dim=1))
                 wide = wide.masked_fill(~is_finite[:, None], 0.0)
                 square_of_rows = wide.square().sum(dim=1)
             place = places[start:stop]
@@ -152,6 +164,7 @@ def _computed(
         squares=all_squares,
         sum_squares=sums.square().sum(dim=0),
         is_finite=None if bool(is_finite.all()) else is_finite,
+        odd=None if not odd else (torch.cat(odd)[:, 0], torch.cat(odd)[:, 1]),
         is_ordinary=all(norm == 0.0 or low <= norm <= high for norm in norms),
         largest=math.sqrt(float(all_squares.max())),
     )
