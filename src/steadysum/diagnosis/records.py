@@ -68,6 +68,9 @@ class Evidence:
     pattern: Pattern | None = None
     facts: frozenset[str] = frozenset()  # what this probe alone tells, beside the pattern's
     note: str = ""  # what else a reader should know, in a sentence
+    control_runs: int = 0  # plain reruns that it is held against; 0: it has none
+    control_deviating: int = 0
+    control_seconds: float = 0.0  # median of a plain run
 
 
 @dataclass(frozen=True)
