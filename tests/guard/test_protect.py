@@ -22,7 +22,11 @@ import steadysum
 from steadysum.errors import AccuracyError, OperandTypeError, OptionError, RangeError, UnknownKernelError
 from steadysum.guard.attribution import RANDOM
 from steadysum.guard.bundle import BundleStore, read_bundle
+from steadysum.guard.checks.checksum import Checksum
+from steadysum.guard.checks.finite import Finite
 from steadysum.guard.checks.protocol import Finding, Made
+from steadysum.guard.checks.redundant import Redundant
+from steadysum.guard.checks.reference import Reference
 from steadysum.guard.failure import Failure
 from steadysum.guard.protection import GuardedFunction, protect
 from steadysum.guard.sampling import Escalate
@@ -498,6 +502,45 @@ def test_runs_in_place_that_differ_from_each_other_are_not_the_same_for_lying_in
 
     with pytest.raises(AccuracyError, match="reruns differ from each other"):
         guard(add_in_place, restore=True, max_retries=1)(x)
+
+
+def breaks_in_place(x: Tensor) -> Tensor:
+    return x.mul_(torch.inf).sub_(torch.inf)
+
+
+def test_what_the_call_itself_has_broken_excuses_no_result(x: Tensor) -> None:
+    for restore in (False, True):
+        with pytest.raises(AccuracyError, match="NaN or infinities, in 5 of 5 rows"):
+            protect(breaks_in_place, checks=[Finite()], bundles=None, restore=restore)(x.clone())
+
+
+def test_what_was_broken_before_the_call_excuses_its_result_where_there_is_a_copy(x: Tensor) -> None:
+    x[1, 1] = torch.nan
+    guarded = protect(lambda x: x.nan_to_num_().mul_(0).div_(0), checks=[Finite()], bundles=None, restore=True)
+    assert bool(guarded(x).isnan().all())
+
+
+def test_checks_that_need_arguments_have_them_as_they_were_or_do_not_judge(x: Tensor, w: Tensor) -> None:
+    def consume(x: Tensor, w: Tensor) -> Tensor:
+        output = x @ w.T
+        x.zero_()
+        return output
+
+    by_checksum = Checksum(operands=lambda made: (made.args[0], made.args[1], None))
+    right = product(x, w)
+    for check in (Reference(product), by_checksum, Redundant()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert same_bits(protect(consume, checks=[check], bundles=None, restore=True)(x.clone(), w), right)
+        with pytest.warns(RuntimeWarning, match="wasn't checked"):
+            assert same_bits(protect(consume, checks=[check], bundles=None)(x.clone(), w), right)
+
+    def slips(x: Tensor, w: Tensor) -> Tensor:
+        return consume(x, w) + 1
+
+    for check in (Reference(product), by_checksum):
+        with pytest.raises(AccuracyError):
+            protect(slips, checks=[check], bundles=None, restore=True)(x.clone(), w)
 
 
 def test_batch_norm_keeps_the_statistics_of_one_run() -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from steadysum.guard.as_it_was import made_as_found
 from steadysum.guard.attempt import Target, failed, is_unguarded, judge, unguardable
 from steadysum.guard.checks.protocol import Check
 from steadysum.guard.failure import mention
@@ -55,9 +56,11 @@ class Guard:
         target = Target(function, args, kwargs, shown)
         before = self._before(target)
         output = target.run()
-        findings = judge(checks, target.made(output), self.options.operator)
+        made = made_as_found(target, before.watched, before.contents, output)
+        findings = judge(checks, made, self.options.operator)
         if not findings:
             self._say_unchecked("no check fits the call")
+        del made  # it holds the output, and with it the graph
         objections = failed(findings)
         if not anywhere(self.options, bool(objections)):
             post("call", operator=self.options.operator, outcome="clean")

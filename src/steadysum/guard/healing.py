@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from steadysum.guard.as_it_was import apart
+from steadysum.guard.as_it_was import apart, made_as_found
 from steadysum.guard.attempt import Target, failed, judge, unguarded
 from steadysum.guard.attribution import RANDOM, Result, Verdict, agree, agree_where_right, attribute
 from steadysum.guard.bundle import Evidence, import_path_of
-from steadysum.guard.checks.protocol import Check, Finding
+from steadysum.guard.checks.protocol import Check, Finding, Made
 from steadysum.guard.failure import Failure, end, mention
 from steadysum.guard.options import Options
 from steadysum.guard.refusal import Watched, rehearse, runs_python
@@ -210,7 +210,7 @@ class _Course:
             synchronise(self.before.watched.devices)
         with self.surroundings():
             output = run()
-        findings = failed(judge(self.checks, self.target.made(output), self.options.operator)) or self.unlike(output)
+        findings = failed(judge(self.checks, self.made(output), self.options.operator)) or self.unlike(output)
         self.held.output = output
         results.append(Result(apart(output, self.before.watched), findings))
         return anywhere(self.options, bool(findings))
@@ -219,12 +219,17 @@ class _Course:
         """What is wrong with a result that no check objects to: it isn't of the first's kind, or can't be judged."""
         reason = why_unlike(self.first.output, output)
         if reason is None:
-            first, now = self.target.made(self.first.output), self.target.made(output)
+            now = self.made(output)
+            first = now._replace(output=self.first.output)
             lost = [check.name for check in self.checks if check.fits(first) is None and check.fits(now) is not None]
             reason = f"nothing that {lost[0]} can judge, as it could the first result" if lost else None
         if reason is None:
             return ()
         return (Finding("same_kind", passed=False, summary=f"it gave {reason}"),)
+
+    def made(self, output: Any) -> Made:
+        """What checks look at."""
+        return made_as_found(self.target, self.before.watched, self.before.contents, output)
 
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
         """Everything as it was before the first run."""

@@ -41,6 +41,11 @@ class Watched(NamedTuple):
     kwargs: Mapping[str, Any]
     held: tuple[tuple[str, Any, tuple[Any, ...]], ...]  # arguments that hold others: name, argument, what it holds
 
+    def changed(self) -> tuple[Tensor, ...]:
+        """The tensors that the call has written to, by their versions."""
+        each = zip(self.tensors, self.versions, strict=True)
+        return tuple(tensor for tensor, version in each if version is not None and tensor._version != version)
+
     def why_written(self) -> str | None:
         """What the call has written to, or None; versions count writes."""
         for tensor, version in zip(self.tensors, self.versions, strict=True):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from steadysum.guard.tensors import map_tensors
+from steadysum.guard.tensors import map_tensors, same_bits
 
 __all__ = ["Ambient", "Contents", "ambient", "put", "synchronise", "within"]
 
@@ -114,6 +114,11 @@ class Contents(NamedTuple):
                         tensor.copy_(copy)
                 else:
                     tensor.data.copy_(copy)
+
+    def changed(self) -> Contents:
+        """Those whose bits aren't what they were; one pass over all."""
+        pairs = [pair for pair in zip(self.tensors, self.copies, strict=True) if not same_bits(*pair)]
+        return Contents(tuple(tensor for tensor, _ in pairs), tuple(copy for _, copy in pairs))
 
     def swapped(self, value: Any) -> Any:
         """The nest with the copies in the tensors' places."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from steadysum.guard.checks.calls import call_of, linear_product
 from steadysum.guard.checks.protocol import Made
+from steadysum.guard.refusal import memory_of
 from steadysum.guard.tensors import as_rows, tensors_of
 
 __all__ = ["all_finite", "excused_rows", "finite"]
@@ -37,15 +38,18 @@ def excused_rows(made: Made, rows: int) -> Tensor | None:  # [rows] bool
 
     If the first tensor of the call has as many rows and the callable works row by row (linear products, embeddings,
     softmax over the last dimension, the operators of this package), one of its rows excuses the same row. With another
-    callable it excuses every row, and so does any other operand, a module's parameters and buffers among them.
+    callable it excuses every row, and so does any other operand, a module's parameters and buffers among them. What the
+    call has changed, and nobody has a copy of, excuses nothing.
     """
     operands = _operands(made)
     first = next(operands, None)
     if first is None:
         return torch.zeros(rows, dtype=torch.bool)
-    if not all(all_finite(tensor) for tensor in operands):
+    # What the call has written to says nothing of what it was given: an operator in place would excuse itself.
+    written = {memory_of(tensor) for tensor in made.written} - {0}
+    if not all(memory_of(tensor) in written or all_finite(tensor) for tensor in operands):
         return None
-    if all_finite(first):
+    if memory_of(first) in written or all_finite(first):
         return torch.zeros(rows, dtype=torch.bool)
     by_row = as_rows(first)
     if by_row.shape[0] != rows or not _works_row_by_row(made):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from torch import Tensor
+
 __all__ = ["Check", "Finding", "Made"]
 
 
@@ -15,9 +17,10 @@ class Made(NamedTuple):
     """A result, and the call that has made it."""
 
     function: Callable[..., Any]  # the unguarded callable; a module is one
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # as they were before the call, where there are copies
     kwargs: Mapping[str, Any]
     output: Any  # what it gave back: a tensor, or tensors in tuples, lists, dicts
+    written: tuple[Tensor, ...] = ()  # of args, kwargs and the module: what the call has changed, and nobody has a copy
 
 
 class Finding(NamedTuple):

@@ -48,6 +48,8 @@ class Redundant:
     def fits(self, made: Made) -> str | None:
         """Callables that leave their arguments and their own state as they were."""
         function, args, kwargs = call_of(made)
+        if made.written:
+            return "the call has changed what it was given; protect(..., restore=True) takes copies"
         if any(
             tensor is argument for tensor in tensors_of(made.output) for argument in tensors_of((args, dict(kwargs)))
         ):

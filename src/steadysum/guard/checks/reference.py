@@ -40,8 +40,13 @@ class Reference:
         """reference."""
         return "reference"
 
-    def fits(self, made: Made) -> str | None:  # noqa: ARG002 - whether a reference fits is known to who names it
-        """Any call."""
+    def fits(self, made: Made) -> str | None:
+        """Any call, unless it has changed its arguments, and nobody has copies for the reference."""
+        own = set[int]()
+        if made.written and isinstance(made.function, torch.nn.Module):
+            own = {id(tensor) for tensor in (*made.function.parameters(), *made.function.buffers())}
+        if any(id(tensor) not in own for tensor in made.written):
+            return "the call has changed its arguments; protect(..., restore=True) takes copies"
         return None
 
     def judge(self, made: Made) -> Finding:
