@@ -154,7 +154,7 @@ def test_a_bundle_shows_its_deviation_without_steadysum(write: Write) -> None:
 
 
 def test_a_bundle_runs_by_its_own_path_as_a_user_starts_it(write: Write) -> None:
-    bundle = write(import_path="users:broken", attribution="application")
+    bundle = write(import_path="users:broken")
     command = [sys.executable, str(bundle / "reproduce.py"), "--runs", "3"]
     done = subprocess.run(command, cwd=bundle.parent.parent, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
@@ -213,9 +213,34 @@ def test_a_deviation_below_the_tolerance_is_judged_by_values(write: Write, run: 
 
 
 def test_where_nothing_right_is_known_the_wrong_output_again_is_the_failure(write: Write, run: Run) -> None:
-    bundle = write(attribution="application", outputs={"deviating": broken(*example())}, import_path="users:broken")
+    bundle = write(attribution="undecided", outputs={"deviating": broken(*example())}, import_path="users:broken")
     assert run(bundle)[0] == 1
     assert run(bundle, "--function", "users:right")[0] == 0
+
+
+def test_where_every_way_gave_the_same_the_operator_is_not_called_wrong(write: Write, run: Run) -> None:
+    outputs = {name: broken(*example()) for name in ("deviating", "rerun", "fallback")}
+    bundle = write(attribution="application", outputs=outputs, import_path="users:broken")
+    code, text = run(bundle, "--runs", "3")
+    assert code == 0
+    assert "not at fault the operator: every way gave the saved output; look at the check, and at the inputs" in text
+    assert "runs        0 of 3 deviate" in text
+    assert text.endswith("PASS\n")
+    assert run(bundle, "--runs", "3", "--function", "users:right")[0] == 1  # which isn't what every way gave
+
+
+@pytest.mark.parametrize("attribution", ["application", "undecided"])
+def test_where_float64_knows_better_than_the_check_it_is_the_check(write: Write, run: Run, attribution: str) -> None:
+    x, w = example()
+    outputs = {"deviating": nn.functional.linear(x, w)}
+    bundle = write(attribution=attribution, outputs=outputs, import_path="torch.nn.functional:linear")
+    code, text = run(bundle, "--runs", "3")
+    assert code == 0
+    assert "not at fault the operator: the saved output is right up to rounding" in text
+    wrong = write(
+        attribution=attribution, outputs={"deviating": broken(x, w)}, import_path="torch.nn.functional:linear"
+    )
+    assert "not at fault" not in run(wrong, "--runs", "3")[1]
 
 
 def example() -> tuple[Tensor, Tensor]:
