@@ -425,6 +425,9 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_run(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     store = BundleStore(tmp_path / "file" / "bundles")
     assert_failures_do_not_stop_the_run(store, "Not a directory", [evidence()] * 3)
+    with pytest.warns(RuntimeWarning) as caught:
+        BundleStore(tmp_path / "file" / "bundles").write(evidence())
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_a_folder_on_a_read_only_disk_does_not_stop_the_run() -> None:

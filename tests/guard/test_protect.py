@@ -746,8 +746,9 @@ def test_a_folder_that_cannot_be_written_warns_once_is_counted_and_stops_nothing
     (tmp_path / "file").write_text("in the way")
     faulty = Faulty(faults=1)
     guarded = protect(faulty, checks=[NoSpike()], bundles=tmp_path / "file" / "bundles")
-    with pytest.warns(RuntimeWarning, match="a bundle could not be written to"):
+    with pytest.warns(RuntimeWarning, match="a bundle could not be written to") as caught:
         assert same_bits(guarded(x, w), product(x, w))
+    assert [warning.filename for warning in caught] == [__file__]  # the caller's line, not one of the guard's
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         faulty.runs = 0

@@ -29,6 +29,7 @@ from steadysum.guard import bundle_files, bundle_reading
 from steadysum.guard.bundle_content import Evidence, write_files
 from steadysum.guard.bundle_reading import SCHEMA, Part, RefusedError
 from steadysum.guard.checks.protocol import Finding
+from steadysum.guard.failure import callers_level
 from steadysum.notices import post
 
 __all__ = ["SCHEMA", "Bundle", "BundleStore", "Evidence", "import_path_of", "read_bundle"]
@@ -132,7 +133,7 @@ class BundleStore:
         self._has_warned = True
         text = f"a bundle could not be written to {self.folder}: {error}; the run goes on, later failures are counted"
         with contextlib.suppress(Warning):  # warnings that are errors must not stop the run either
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            warnings.warn(text, RuntimeWarning, stacklevel=callers_level())
 
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:

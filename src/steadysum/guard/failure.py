@@ -16,7 +16,7 @@ from steadysum.errors import AccuracyError
 from steadysum.guard.attribution import Verdict
 from steadysum.guard.checks.protocol import Finding
 
-__all__ = ["Failure", "end", "mention"]
+__all__ = ["Failure", "callers_level", "end", "mention"]
 
 _REMEDIES = {
     "persistent": "Leave this kernel or device out; its evidence is in the bundle.",
@@ -60,7 +60,7 @@ def end(failure: Failure, on_failure: Literal["raise", "warn", "return"] | Calla
     if on_failure == "raise":
         raise failure.error()
     if on_failure == "warn":
-        warnings.warn(str(failure.error()), RuntimeWarning, stacklevel=_callers_level())
+        warnings.warn(str(failure.error()), RuntimeWarning, stacklevel=callers_level())
     elif on_failure != "return":
         return on_failure(failure)
     return failure.output
@@ -69,10 +69,10 @@ def end(failure: Failure, on_failure: Literal["raise", "warn", "return"] | Calla
 def mention(text: str) -> None:
     """A RuntimeWarning that never stops the run, of something that has been taken care of."""
     with contextlib.suppress(Warning):
-        warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_level())
 
 
-def _callers_level() -> int:
+def callers_level() -> int:
     """The stacklevel at which a warning points at whoever called what is guarded."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_BETWEEN):
