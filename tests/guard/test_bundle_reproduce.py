@@ -326,6 +326,10 @@ def test_a_function_that_raises_is_told_of_without_control_characters(write: Wri
     assert "raised      2 of 2 runs, the last one ValueError: no ?[31m such thing" in text
 
 
+def test_inputs_as_the_call_has_left_them_are_said(write: Write, run: Run) -> None:
+    assert "as after    argument 0: the call left it so" in run(write(as_after=("argument 0",)), "--runs", "1")[1]
+
+
 def test_left_out_inputs_are_said(write: Write, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write()
     verdict = json.loads((bundle / "verdict.json").read_text())

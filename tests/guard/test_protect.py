@@ -504,6 +504,40 @@ def test_runs_in_place_that_differ_from_each_other_are_not_the_same_for_lying_in
         guard(add_in_place, restore=True, max_retries=1)(x)
 
 
+class Counts(nn.Module):
+    """Writes to its buffer and, in an odd case, replaces it: then it can't be run again."""
+
+    def __init__(self, replaces: bool) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2))
+        self.replaces = replaces
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1)
+        if self.replaces:
+            self.register_buffer("more", torch.ones(1))
+        return x.add_(1000)
+
+
+def test_the_bundle_of_a_refused_call_holds_its_inputs_as_they_were(x: Tensor, tmp_path: Path) -> None:
+    before = x.clone()
+    with pytest.raises(AccuracyError, match="was not run again"):
+        protect(Counts(replaces=True), checks=[NoSpike()], restore=True, bundles=tmp_path)(x)
+    (path,) = tmp_path.glob("*Counts*")
+    bundle = read_bundle(path)
+    assert same_bits(bundle.args[0], before)
+    assert bundle.state is not None
+    assert bundle.state["count"].tolist() == [0.0, 0.0]
+    assert bundle.verdict["as_after"] == []
+
+
+def test_a_bundle_says_which_inputs_are_as_the_call_has_left_them(x: Tensor, tmp_path: Path) -> None:
+    with pytest.raises(AccuracyError, match="was not run again"):
+        protect(Counts(replaces=False), checks=[NoSpike()], bundles=tmp_path)(x)
+    (path,) = tmp_path.glob("*Counts*")
+    assert read_bundle(path).verdict["as_after"] == ["argument 0", "buffer count"]
+
+
 def breaks_in_place(x: Tensor) -> Tensor:
     return x.mul_(torch.inf).sub_(torch.inf)
 

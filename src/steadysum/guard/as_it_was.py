@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from steadysum.guard.attempt import Target
 from steadysum.guard.checks.operands import all_finite
@@ -16,7 +16,7 @@ from steadysum.guard.refusal import Watched, memory_of
 from steadysum.guard.restore import Contents
 from steadysum.guard.tensors import map_tensors, tensors_of
 
-__all__ = ["apart", "made_as_found"]
+__all__ = ["apart", "left_changed", "made_as_found", "state_before"]
 
 
 def apart(output: Any, watched: Watched) -> Any:
@@ -58,3 +58,24 @@ def made_as_found(target: Target, watched: Watched, contents: Contents | None, o
         if id(tensor) not in reached and all_finite(copy)
     )
     return Made(target.callee, args, kwargs, output, written)
+
+
+def left_changed(target: Target, watched: Watched, contents: Contents | None) -> tuple[str, ...]:
+    """What a bundle can only save as the call has left it, by name: what it has changed, without a copy."""
+    if contents is None:
+        names = [watched.name_of(tensor) for tensor in watched.changed()]
+        why = watched.why_written()  # contents of lists and statistics of batch norm have no version
+        return tuple(sorted(set(names))) or (() if why is None else (why,))
+    buffers = () if watched.owner is None else watched.owner.buffers()
+    saved = {id(tensor) for tensor in (*tensors_of((target.args, dict(target.kwargs))), *buffers)}
+    saved &= {id(tensor) for tensor in contents.tensors}
+    changed = (*watched.changed(), *contents.changed().tensors)
+    return tuple(sorted({watched.name_of(tensor) for tensor in changed if id(tensor) not in saved}))
+
+
+def state_before(owner: nn.Module, contents: Contents | None) -> dict[str, Any]:
+    """A module's state, with the copies of what the call has changed in it."""
+    if contents is None:
+        return dict(owner.state_dict())
+    state = contents.changed().swapped(dict(owner.state_dict(keep_vars=True)))
+    return {name: map_tensors(Tensor.detach, value) for name, value in state.items()}

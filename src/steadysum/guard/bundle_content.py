@@ -12,6 +12,7 @@ sorted, and nothing else depends on when or where it is written but `created`, `
     module        null, or {class: "package.module:name", training}
     parts         {inputs, outputs, module: {skeleton, tensors}}; skeleton as in bundle_reading.py, tensors as in
                   storages.py; a part that was left out isn't there
+    as_after      names of inputs and buffers that are as the call has left them, not as it found them
     left_out      {what: why}; what is a part, or "outputs/NAME"
 
 Numbers that JSON can't hold are the strings "inf", "-inf" and "nan".
@@ -72,6 +73,8 @@ class Evidence(NamedTuple):
     attribution: str
     settings: Mapping[str, Any]
     module: nn.Module | None = None  # the one that was called; its state is saved
+    state: Callable[[], Mapping[str, Any]] | None = None  # the module's; None: state_dict() as it is now
+    as_after: tuple[str, ...] = ()  # what of the inputs and buffers the call has changed, where there is no copy
     right: str | None = None  # which output passed; None: the last rerun if transient, the fallback if persistent
 
 
@@ -98,7 +101,7 @@ def write_files(folder: Path, name: str, evidence: Evidence, most_bytes: int) ->
     room -= _write_part(folder, "outputs", lambda: fitting, room, verdict)
     module = evidence.module
     if module is not None:
-        _write_part(folder, "module", lambda: dict(module.state_dict()), room, verdict)
+        _write_part(folder, "module", evidence.state or (lambda: dict(module.state_dict())), room, verdict)
     _write_file(folder / bundle_reading.ENVIRONMENT, _json_of(_environment()))
     for copied, text in _programs().items():
         _write_file(folder / copied, text)
@@ -145,6 +148,7 @@ def _verdict_of(name: str, evidence: Evidence) -> dict[str, Any]:
         "module": None
         if module is None
         else {"class": f"{type(module).__module__}:{type(module).__qualname__}", "training": module.training},
+        "as_after": list(evidence.as_after),
         "parts": {},
         "left_out": left_out,
     }

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from steadysum.guard.as_it_was import apart, made_as_found
+from steadysum.guard.as_it_was import apart, left_changed, made_as_found, state_before
 from steadysum.guard.attempt import Target, failed, judge, unguarded
 from steadysum.guard.attribution import RANDOM, Result, Verdict, agree, agree_where_right, attribute
 from steadysum.guard.bundle import Evidence, import_path_of
@@ -271,7 +271,10 @@ class _Course:
         """What the call was given: as it was, where there are copies."""
         contents = self.before.contents
         args, kwargs = self.target.args, dict(self.target.kwargs)
-        return (args, kwargs) if contents is None else (contents.swapped(args), contents.swapped(kwargs))
+        if contents is None:
+            return args, kwargs
+        changed = contents.changed()  # the others are left where they are: they may share memory
+        return changed.swapped(args), changed.swapped(kwargs)
 
     def save(self) -> None:
         """Tells of the verdict, and writes the bundle; once, also where a rerun was interrupted."""
@@ -286,7 +289,7 @@ class _Course:
 
     def evidence(self, verdict: Verdict) -> Evidence:
         """For the bundle."""
-        options = self.options
+        options, owner, contents = self.options, self.before.watched.owner, self.before.contents
         outputs = {"deviating": self.first.output}
         if self.reruns:
             outputs["rerun"] = self.reruns[-1].output
@@ -308,7 +311,9 @@ class _Course:
             self.first.findings,
             verdict.attribution,
             {**options.shown(), **told},
-            self.before.watched.owner,
+            owner,
+            state=None if owner is None else lambda: state_before(owner, contents),
+            as_after=left_changed(self.target, self.before.watched, contents),
         )
 
     def healing(self) -> Healing:

@@ -135,6 +135,8 @@ def _show(folder: Path, verdict: Mapping[str, Any]) -> None:
     for finding in verdict.get("findings", []):
         if isinstance(finding, dict) and finding.get("passed") is False:
             print("check      ", printable(f"{finding.get('check')}: {finding.get('summary')}"))
+    for what in verdict.get("as_after") or ():
+        print("as after   ", printable(f"{what}: the call left it so, and how it was before isn't known"))
     for what, why in verdict["left_out"].items():
         print("left out   ", printable(f"{what}: {why}"))
 
