@@ -1,7 +1,7 @@
 """Kept outputs against a reference: is the difference rounding?
 
 The bound has no knowledge of the operator: it is for telling a wrong result from a rounded one, not for accuracy. Not
-here: where and how bits differ (patterns.py).
+here: where and how bits differ (outline.py).
 """
 
 from __future__ import annotations
