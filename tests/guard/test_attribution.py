@@ -67,6 +67,13 @@ def test_a_refusal_and_no_retries_are_undecided_with_their_reason() -> None:
     assert attribute(objected(wrong(3)), [], None, None).reason == "it was not run again: max_retries is 0"
 
 
+def test_a_rerun_that_gave_no_result_is_said_also_after_one_that_passed() -> None:
+    for reruns in ([], [passed(wrong(1))]):
+        verdict = attribute(objected(wrong(3), 3), reruns, None, None, "it raised MemoryError()")
+        assert (verdict.attribution, verdict.rows) == ("undecided", (3,))
+        assert verdict.reason == "a rerun gave no result: it raised MemoryError()"
+
+
 def test_runs_that_differ_in_rows_without_objection_are_random_not_a_fault() -> None:
     results = [objected(wrong(3) + noise, 3) for noise in (0.0, 1.0, 2.0)]
     verdict = attribute(results[0], results[1:], passed(), None)

@@ -295,7 +295,7 @@ def test_a_fallback_that_fails_itself_is_mentioned_and_the_failure_is_raised(x: 
     guarded = guard(Faulty(faults=99), fallback=broken)
     with (
         pytest.warns(RuntimeWarning, match="fallback broken of product failed itself: ValueError"),
-        pytest.raises(AccuracyError),
+        pytest.raises(AccuracyError, match="reruns gave the same, and the fallback broken failed itself: ValueError"),
     ):
         guarded(x, w)
 
@@ -311,7 +311,9 @@ def test_an_error_in_a_rerun_comes_through_and_its_evidence_is_kept(x: Tensor, w
     with pytest.raises(MemoryError, match="no more"):
         protect(dies, checks=[NoSpike()], bundles=tmp_path)(x, w)
     (path,) = tmp_path.glob("*dies*")
-    assert read_bundle(path).attribution == "undecided"
+    bundle = read_bundle(path)
+    assert bundle.attribution == "undecided"
+    assert bundle.settings["reason"] == "a rerun gave no result: it raised MemoryError('no more')"
 
 
 # Another kernel, another device

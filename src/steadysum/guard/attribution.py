@@ -52,7 +52,14 @@ class Verdict(NamedTuple):
     rows: tuple[int, ...] = ()  # rows of the output at fault, at most 16, ascending
 
 
-def attribute(first: Result, reruns: Sequence[Result], fallback: Result | None, refusal: str | None) -> Verdict:
+def attribute(
+    first: Result,
+    reruns: Sequence[Result],
+    fallback: Result | None,
+    refusal: str | None,
+    ended: str | None = None,
+    no_fallback: str = "there is no fallback to compare with",
+) -> Verdict:
     """Decides.
 
     Args:
@@ -60,12 +67,16 @@ def attribute(first: Result, reruns: Sequence[Result], fallback: Result | None, 
         reruns: in order; one before the last can only have passed without being taken.
         fallback: by another kernel, device or callable, if there was one.
         refusal: why there were no reruns, or no more of them.
+        ended: what a rerun ended with in place of a result.
+        no_fallback: why there is no result of the fallback.
     """
     rows = _rows_of(first.findings)
     if first.passed:
         return Verdict("undecided", "it was right here, and wrong on another rank")
     if refusal == RANDOM:
         return Verdict("undecided", RANDOM, rows)
+    if ended is not None:
+        return Verdict("undecided", f"a rerun gave no result: {ended}", rows)
     if reruns and reruns[-1].passed:
         return Verdict("transient", "a rerun was right", rows or differing_rows(first.output, reruns[-1].output))
     if fallback is not None and fallback.passed:
@@ -85,7 +96,7 @@ def attribute(first: Result, reruns: Sequence[Result], fallback: Result | None, 
     agreeing = all(agree(first.output, output) for output in outputs)
     if fallback is None:
         told = "gave the same" if agreeing else "differ from each other"
-        return Verdict("undecided", f"reruns {told}, and there is no fallback to compare with", rows)
+        return Verdict("undecided", f"reruns {told}, and {no_fallback}", rows)
     if agreeing:
         return Verdict("application", "reruns and the fallback agree with the first result, against the check", rows)
     return Verdict("undecided", "reruns and the fallback were wrong too, and differ from each other", rows)

@@ -120,6 +120,8 @@ class _Course:
         self.fallback: Result | None = None
         self.unconfirmed: list[Result] = []  # a rerun that passed, and that another one must agree with
         self.refusal: str | None = None
+        self.ended: str | None = None  # what a rerun raised
+        self.no_fallback = "there is no fallback to compare with"
         self.outcome: Outcome = "raised"
         self.bundle: Path | None = None
         self.is_saved = False
@@ -152,7 +154,12 @@ class _Course:
         """
         post("retry", operator=self.options.operator)
         self.held.release()
-        if self.attempt(self.target.run, self.reruns):
+        try:
+            has_failed = self.attempt(self.target.run, self.reruns)
+        except BaseException as error:
+            self.ended = f"it raised {error!r}"
+            raise
+        if has_failed:
             return False
         passing = self.reruns[-1]
         if self.unconfirmed:
@@ -174,6 +181,7 @@ class _Course:
             try:
                 has_failed = self.attempt(lambda: fallback.run(self.target), results)
             except Exception as error:
+                self.no_fallback = f"the fallback {fallback.name} failed itself: {error!r}"
                 mention(f"the fallback {fallback.name} of {self.options.operator} failed itself: {error!r}")
                 return False
         self.fallback = results[0]
@@ -265,7 +273,7 @@ class _Course:
 
     def verdict(self) -> Verdict:
         """Whose fault it was, from what there is by now."""
-        return attribute(self.first, self.reruns, self.fallback, self.refusal)
+        return attribute(self.first, self.reruns, self.fallback, self.refusal, self.ended, self.no_fallback)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the call was given: as it was, where there are copies."""
