@@ -32,6 +32,12 @@ def changed_bits(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> l
     return [{bit for bit in range(64) if value >> bit & 1} for value in differing]
 
 
+def test_bits_that_a_number_does_not_have_are_left_alone() -> None:
+    before = np.arange(9, dtype=np.float32)
+    after = flipped(Arm.parse("flip:site=max,bits=40-50"), before, random.Random(0))
+    assert after.tobytes() == before.tobytes()
+
+
 @pytest.mark.parametrize(("dtype", "bits"), [(dtype, bits) for dtype, fields in FIELDS.items() for bits in fields])
 @given(seed=SEEDS, count=st.integers(1, 9), elements=st.integers(1, 9))
 def test_so_many_bits_of_so_many_elements_flip_in_the_range(

@@ -97,45 +97,89 @@ def combine(
         return largest, (sums * factors).sum(axis=0)
 
 
-# Rounding errors of a row's sum of logits behave as independent ones: |error| <= LAMBDA sqrt(H + columns) u |x| |W|,
-# with the Euclidean norm of the row and the Frobenius norm of the tile's weight, but for odds of 2 exp(-LAMBDA^2 / 2),
-# 3e-8.
+# Rounding errors of a row's sum of logits, of which those of different columns are independent as a rule, behave as
+# independent ones: |error| <= LAMBDA sqrt(H + columns) u |x| |W|, with the Euclidean norm of the row and the Frobenius
+# norm of the tile's weight, but for odds of 2 exp(-LAMBDA^2 / 2), 3e-8. Where they aren't (equal columns), or numbers
+# are too large or too small for it, a sum is further off though nothing is wrong: such rows are judged by element.
 # Source: Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
 _LAMBDA: Final = 6.0
 _UNIT: Final = 2.0**-24
+_SMALLEST: Final = 2.0**-149
+_LARGEST: Final = 3.4e38  # a sum of terms of this size in all may overflow in fp32
 
 
 class Checksum(NamedTuple):
     """What is known of a tile's weight [columns, H]."""
 
-    sums: Tensor  # [H], fp64, over the columns
-    norm: float  # Frobenius
+    weight: Tensor  # [columns, H], itself
+    finite: Tensor  # [columns], which are finite
+    sums: Tensor  # [H], fp64, over the finite columns
+    norm: float  # of these, Frobenius
 
 
 def checksum(weight: Tensor) -> Checksum:
     """The checksum of a tile's weight [columns, H]."""
-    wide = weight.double()
-    return Checksum(wide.sum(0), float(wide.norm()))
+    finite = weight.isfinite().all(dim=1)
+    wide = weight.double().masked_fill(~finite[:, None], 0.0)
+    return Checksum(weight, finite, wide.sum(0), float(wide.norm()))
 
 
 def product_is_right(
     input: Tensor,  # [rows, H]
     logits: Floats,  # [rows, columns]
     known: Checksum,
+    stored: torch.dtype | None = None,
 ) -> bool:
-    """Whether each row of a product has the sum that the weight's checksum gives it (rows without a finite one have).
+    """Whether a product is that of its operands: each row has the sum that the weight's checksum gives it.
 
-    A fault that moves a row's sum by no more than rounding may move it isn't seen.
+    Rows whose sum is further off than rounding explains as a rule are judged element by element, in float64 and with
+    the bound that no rounding exceeds; so are columns of weight, and rows of input, that hold NaN or infinity. A fault
+    that moves a row's sum by no more than rounding may move it isn't seen.
+
+    Args:
+        input, logits: the operand's rows, and what is to be judged.
+        known: of the tile's weight.
+        stored: the 16-bit type that logits have been rounded to, if they have.
 
     Source: Huang and Abraham, "Algorithm-based fault tolerance for matrix operations", IEEE Trans. Comput. C-33 (1984).
     """
-    wide = input.double()
-    expected = (wide @ known.sums).numpy()
-    size = (input.shape[1] + logits.shape[1]) ** 0.5 * _UNIT
-    bound = _LAMBDA * size * known.norm * wide.norm(dim=1).numpy()
-    with np.errstate(all="ignore"):
-        error = np.abs(logits.sum(axis=1, dtype=np.float64) - expected)
-    return bool(np.all((error <= bound) | ~np.isfinite(expected)))
+    wide, seen = input.double(), torch.from_numpy(logits)
+    whole = bool(known.finite.all())
+    finite = seen if whole else seen.masked_fill(~known.finite, 0.0)
+    rounding = (input.shape[1] + logits.shape[1]) ** 0.5 * _UNIT * known.norm * wide.norm(dim=1)
+    bound = _LAMBDA * (rounding + _unit_of(stored) * finite.double().norm(dim=1))
+    off = (finite.sum(dim=1, dtype=torch.float64) - wide @ known.sums).abs()
+    suspect = ~(off <= bound)  # NaN is
+    rows, columns = torch.ones_like(suspect), torch.ones_like(known.finite)
+    return (not bool(suspect.any()) or _elements_are_right(wide, seen, known, stored, suspect, columns)) and (
+        whole or _elements_are_right(wide, seen, known, stored, rows, ~known.finite)
+    )
+
+
+def _elements_are_right(
+    wide: Tensor,  # [rows, H]
+    seen: Tensor,  # [rows, columns]
+    known: Checksum,
+    stored: torch.dtype | None,
+    rows: Tensor,  # [rows], which are judged
+    columns: Tensor,  # [columns], the same
+) -> bool:
+    x, w, logits = wide[rows], known.weight[columns].double(), seen[rows][:, columns].double()
+    exact, size = x @ w.T, x.abs() @ w.abs().T
+    steps = x.shape[1] + 1
+    largest = _LARGEST if stored is None else float(torch.finfo(stored).max)
+    bound = steps * _UNIT * size + steps * _SMALLEST
+    if stored is not None:
+        bound += _unit_of(stored) * (exact.abs() + bound) + torch.finfo(stored).smallest_normal * _unit_of(stored)
+    near = exact.isfinite() & ((logits - exact).abs() <= bound)
+    same = (logits == exact) | (logits.isnan() & exact.isnan())
+    overflows = size.isfinite() & ~(size * (1 + 2 * _unit_of(stored)) < largest)
+    return bool((near | same | overflows).all())
+
+
+def _unit_of(stored: torch.dtype | None) -> float:
+    """Of rounding to a 16-bit type; 0 for none."""
+    return 0.0 if stored is None else torch.finfo(stored).eps / 2
 
 
 def pack_mask(masked: NDArray[np.bool_], pad: int) -> NDArray[Any]:

@@ -160,7 +160,9 @@ KINDS: Final[dict[str, Kind]] = {
         "a label of work (product, statistics, merge, combine, target), x, w, or " + _REGION,
         "every piece of work",
         {
-            "bits": Knob("any", "which bits: any, sign, exponent, mantissa, or a range such as 20-30"),
+            "bits": Knob(
+                "any", "which bits: any, sign, exponent, mantissa, or a range such as 20-30, of those that a number has"
+            ),
             "count": Knob(1, "bits of each element", low=1, high=64),
             "elements": Knob(1, "elements", low=1),
             "at": _AT,

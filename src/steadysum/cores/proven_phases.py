@@ -95,7 +95,8 @@ def _take(
     logits: NDArray[np.float32] = values.reshape(len(rows), -1)
     if not job.verifies:
         return logits
-    work = call(product_is_right, job.input[rows.start : rows.stop], logits, job.checksums[share.tile.column])
+    known = job.checksums[share.tile.column]
+    work = call(product_is_right, job.input[rows.start : rows.stop], logits, known, job.logits_dtype)
     if (yield Compute(where, work, logits.size / VECTOR_ELEMENTS, "checksum")):
         return logits
     raise AccuracyError(

@@ -196,5 +196,5 @@ def _bits(which: str, dtype: np.dtype[Any]) -> tuple[int, int]:
         return mantissa, top - 1
     if which == "mantissa":
         return 0, mantissa - 1
-    first, last = (min(int(bit), top) for bit in which.split("-"))
-    return first, last
+    first, last = map(int, which.split("-"))
+    return first, min(last, top)  # none where the number has none of these bits: then nothing is flipped
