@@ -790,3 +790,17 @@ def test_a_folder_that_cannot_be_written_warns_once_is_counted_and_stops_nothing
         faulty.runs = 0
         assert same_bits(guarded(x, w), product(x, w))
     assert heard.of("bundle", "outcome") == ["failed", "failed"]
+
+
+def test_a_call_that_consumes_an_iterator_is_not_run_again() -> None:
+    calls = []
+
+    def total(values: Any) -> Tensor:
+        calls.append(1)
+        found = torch.tensor([float(value) for value in values]).sum()
+        return found if len(calls) > 1 else found * torch.nan
+
+    guarded = protect(total, checks=[Finite()], bundles=None)
+    with pytest.raises(AccuracyError, match="holds an iterator, which a run consumes"):
+        guarded(iter([1, 2]))
+    assert len(calls) == 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import random
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -154,3 +157,49 @@ def test_a_rehearsal_stops_before_the_first_collective(tmp_path: Path, collectiv
         assert rehearse(torch.sin, watch(torch.sin, (x,), {})) is None
     finally:
         dist.destroy_process_group()
+
+
+def by_name(name: str) -> Any:
+    """An object of a kind that changes in place, and isn't a tensor."""
+    return {
+        "set": {1},
+        "deque": deque([1]),
+        "bytearray": bytearray(b"a"),
+        "array": np.zeros(3),
+        "numpy's generator": np.random.default_rng(0),
+        "Python's generator": random.Random(0),
+    }[name]
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "set": lambda value: value.add(2),
+    "deque": lambda value: value.append(2),
+    "bytearray": lambda value: value.append(98),
+    "array": lambda value: value.fill(1),
+    "numpy's generator": lambda value: value.random(),
+    "Python's generator": lambda value: value.random(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: {"a": [value]}])
+def test_what_containers_arrays_and_generators_hold_is_watched(name: str, inside: Callable[[Any], Any]) -> None:
+    value = by_name(name)
+    held = inside(value)
+    assert written(lambda _: None, held) is None
+    assert written(lambda _: CHANGES[name](value), held) == "it changed what argument 0 holds"
+
+
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: {"a": value}, lambda value: (1, [value])])
+def test_an_iterator_is_not_there_for_a_second_run(inside: Callable[[Any], Any]) -> None:
+    why = "argument 0 holds an iterator, which a run consumes"
+    watched = watch(lambda _: None, (inside(iter([1, 2])),), {})
+    assert watched.why_written() == why
+    assert watched.why_not_restorable() == why
+
+
+def test_what_a_partial_call_holds_is_watched() -> None:
+    function = functools.partial(lambda values, x: sum(values) + x, (value for value in (1, 2)))
+    why = "argument of the partial call holds an iterator, which a run consumes"
+    assert written(function, torch.ones(1)) == why
+    assert written(functools.partial(lambda values, x: sum(values) + x, [1]), torch.ones(1)) is None

@@ -9,9 +9,13 @@ Not here: putting back what was written (restore.py).
 from __future__ import annotations
 
 import functools
+import random
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,7 +69,7 @@ class Watched(NamedTuple):
         """What has changed and can't be put back by copies: a parameter, or a tensor's place in the graph; or None."""
         changed = self._why_other_contents()
         if changed is not None:
-            return f"{changed}, which isn't copied"
+            return changed if "iterator" in changed else f"{changed}, which isn't copied"
         if self._has_replaced():
             return "it replaced a buffer or parameter by another tensor, which isn't undone"
         parameters = set() if self.owner is None else {id(parameter) for parameter in self.owner.parameters()}
@@ -79,6 +83,8 @@ class Watched(NamedTuple):
     def _why_other_contents(self) -> str | None:
         for name, value, held in self.held:
             now = tuple(_leaves(value))
+            if any(isinstance(leaf, _Consumed) for leaf in now):
+                return f"argument {name} holds an iterator, which a run consumes"
             if len(now) != len(held) or not all(map(_is_same, now, held)):
                 return f"it changed what argument {name} holds"
         return None
@@ -116,6 +122,8 @@ def watch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     """Notes what the call can reach, and its versions; about a tenth of a microsecond a tensor."""
     owner = owner_of(function)
     named = [*((str(place), value) for place, value in enumerate(args)), *kwargs.items()]
+    if isinstance(function, functools.partial):
+        named.append(("of the partial call", function))
     held = tuple((name, value, tuple(_leaves(value))) for name, value in named if not isinstance(value, _WHOLE))
     tensors = [value for _, value in named if isinstance(value, Tensor)]
     tensors += [leaf for _, _, leaves in held for leaf in leaves if isinstance(leaf, Tensor)]
@@ -206,26 +214,47 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
-    """What a value holds, by way of tuples, lists, dicts and objects' attributes."""
+    """What a value holds, by way of containers, partial calls and objects' attributes; of random generators the state.
+
+    Of bytes and arrays a checksum stands for what they hold, since a copy of them may be large.
+    """
     if isinstance(value, _WHOLE) or depth == 0:
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield key
             yield from _leaves(item, depth - 1)
-    elif isinstance(value, (tuple, list)):
+    elif isinstance(value, (tuple, list, set, frozenset, deque)):
         for item in value:
             yield from _leaves(item, depth - 1)
+    elif isinstance(value, functools.partial):
+        yield from _leaves((value.func, value.args, value.keywords), depth - 1)
+    elif isinstance(value, Iterator):
+        yield _Consumed()
+    elif isinstance(value, bytearray):
+        yield zlib.crc32(value)
+    elif isinstance(value, np.ndarray):
+        yield value.shape
+        yield repr(value) if value.dtype.hasobject else zlib.crc32(np.ascontiguousarray(value).data)
+    elif isinstance(value, np.random.Generator):
+        yield repr(value.bit_generator.state)
+    elif isinstance(value, random.Random):
+        yield repr(value.getstate())
     elif hasattr(value, "__dict__") and not callable(value):
         yield from _leaves(vars(value), depth - 1)
     else:
         yield value
 
 
+class _Consumed:
+    """Stands for an iterator: whether a run has taken from it can't be seen without taking more."""
+
+
 def _is_same(now: Any, before: Any) -> bool:
     if now is before:
         return True
-    return isinstance(now, (str, bytes, int, float, complex)) and type(now) is type(before) and bool(now == before)
+    kinds = (str, bytes, int, float, complex, tuple)
+    return isinstance(now, kinds) and type(now) is type(before) and bool(now == before)
 
 
 def memory_of(tensor: Tensor) -> int:
