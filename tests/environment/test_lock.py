@@ -160,3 +160,11 @@ def test_a_file_that_is_no_lock_is_refused(
 def test_a_lock_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"lock .*none\.json: got No such file or directory"):
         read_lock(tmp_path / "none.json")
+
+
+def test_a_component_whose_version_was_cut_out_is_refused(tmp_path: Path, record: dict[str, Any]) -> None:
+    cut = copy.deepcopy(record)
+    del cut["components"]["torch"]["version"]
+    save_lock(cut, tmp_path / "lock.json")
+    with pytest.raises(LockError, match="component 'torch' without a version"):
+        read_lock(tmp_path / "lock.json")

@@ -105,7 +105,9 @@ def read_lock(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not isinstance(record.get(section), dict):
             raise _unusable(path, f"no {section} in its environment", "Save it again on the machine that it locks.")
     for name, component in record["components"].items():
-        if not (isinstance(component, dict) and isinstance(component.get("version"), str | None)):
+        if not (
+            isinstance(component, dict) and "version" in component and isinstance(component["version"], str | None)
+        ):
             raise _unusable(
                 path, f"component {name!r} without a version", "Save it again on the machine that it locks."
             )
