@@ -166,6 +166,7 @@ def by_name(name: str) -> Any:
         "deque": deque([1]),
         "bytearray": bytearray(b"a"),
         "array": np.zeros(3),
+        "dates": np.zeros(3, "datetime64[D]"),
         "numpy's generator": np.random.default_rng(0),
         "Python's generator": random.Random(0),
     }[name]
@@ -176,6 +177,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "deque": lambda value: value.append(2),
     "bytearray": lambda value: value.append(98),
     "array": lambda value: value.fill(1),
+    "dates": lambda value: value.fill("2026-12-03"),
     "numpy's generator": lambda value: value.random(),
     "Python's generator": lambda value: value.random(),
 }

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from steadysum.guard.attempt import Target
 from steadysum.guard.checks.operands import all_finite
 from steadysum.guard.checks.protocol import Made
-from steadysum.guard.refusal import Watched, memory_of
+from steadysum.guard.refusal import Watched
 from steadysum.guard.restore import Contents
-from steadysum.guard.tensors import map_tensors, tensors_of
+from steadysum.guard.tensors import map_tensors, memories_of, memory_of, tensors_of
 
 __all__ = ["apart", "left_changed", "made_as_found", "state_before"]
 
@@ -26,7 +26,7 @@ def apart(output: Any, watched: Watched) -> Any:
         output: a nest of tensors, as the call gave it.
         watched: what the call can reach.
     """
-    own = {memory_of(tensor) for tensor in watched.tensors} - {0}
+    own = memories_of(watched.tensors)
 
     def kept(tensor: Tensor) -> Tensor:
         return tensor.detach().clone() if memory_of(tensor) in own else tensor.detach()

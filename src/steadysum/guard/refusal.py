@@ -13,21 +13,22 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from steadysum.guard.tensors import tensors_of
+from steadysum.guard.tensors import memory_of, tensors_of
 
-__all__ = ["Watched", "memory_of", "owner_of", "rehearse", "runs_python", "watch"]
+__all__ = ["Watched", "owner_of", "rehearse", "runs_python", "watch"]
 
 # Namespaces of torch's collectives: torch.distributed's own, and the functional ones.
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
 # Values that hold no others, or are watched in another way.
 _WHOLE = (Tensor, nn.Module, torch.Generator, str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
+_ITERATOR: Final = object()  # stands for one: whether a run has taken from it can't be seen without taking more
 _DEEPEST = 6  # a cache holds layers, which hold lists of tensors
 # Modules whose forward is known to draw nothing from Python's or numpy's generators, while it is torch's own.
 _PLAIN = (nn.Linear, nn.Embedding)
@@ -55,7 +56,7 @@ class Watched(NamedTuple):
         for tensor, version in zip(self.tensors, self.versions, strict=True):
             if version is not None and tensor._version != version:
                 return f"it changed {self.name_of(tensor)} in place"
-        changed = self._why_other_contents()
+        changed = self._why_consumed() or self._why_other_contents()
         if changed is not None:
             return changed
         if self._has_replaced():
@@ -67,9 +68,12 @@ class Watched(NamedTuple):
 
     def why_not_restorable(self) -> str | None:
         """What has changed and can't be put back by copies: a parameter, or a tensor's place in the graph; or None."""
+        consumed = self._why_consumed()
+        if consumed is not None:
+            return consumed
         changed = self._why_other_contents()
         if changed is not None:
-            return changed if "iterator" in changed else f"{changed}, which isn't copied"
+            return f"{changed}, which isn't copied"
         if self._has_replaced():
             return "it replaced a buffer or parameter by another tensor, which isn't undone"
         parameters = set() if self.owner is None else {id(parameter) for parameter in self.owner.parameters()}
@@ -80,11 +84,15 @@ class Watched(NamedTuple):
                 return f"it changed {self.name_of(tensor)} in place, and parameters aren't copied"
         return None
 
+    def _why_consumed(self) -> str | None:
+        for name, _, held in self.held:
+            if any(leaf is _ITERATOR for leaf in held):
+                return f"argument {name} holds an iterator, which a run consumes"
+        return None
+
     def _why_other_contents(self) -> str | None:
         for name, value, held in self.held:
             now = tuple(_leaves(value))
-            if any(isinstance(leaf, _Consumed) for leaf in now):
-                return f"argument {name} holds an iterator, which a run consumes"
             if len(now) != len(held) or not all(map(_is_same, now, held)):
                 return f"it changed what argument {name} holds"
         return None
@@ -230,12 +238,12 @@ def _leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
     elif isinstance(value, functools.partial):
         yield from _leaves((value.func, value.args, value.keywords), depth - 1)
     elif isinstance(value, Iterator):
-        yield _Consumed()
+        yield _ITERATOR
     elif isinstance(value, bytearray):
         yield zlib.crc32(value)
     elif isinstance(value, np.ndarray):
         yield value.shape
-        yield repr(value) if value.dtype.hasobject else zlib.crc32(np.ascontiguousarray(value).data)
+        yield repr(value) if value.dtype.hasobject else zlib.crc32(value.tobytes())
     elif isinstance(value, np.random.Generator):
         yield repr(value.bit_generator.state)
     elif isinstance(value, random.Random):
@@ -246,23 +254,11 @@ def _leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
         yield value
 
 
-class _Consumed:
-    """Stands for an iterator: whether a run has taken from it can't be seen without taking more."""
-
-
 def _is_same(now: Any, before: Any) -> bool:
     if now is before:
         return True
     kinds = (str, bytes, int, float, complex, tuple)
     return isinstance(now, kinds) and type(now) is type(before) and bool(now == before)
-
-
-def memory_of(tensor: Tensor) -> int:
-    """Where the tensor's storage lies, which its views share; 0: it has none that is its own, or it is empty."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse tensors, and those of torch.func, have no memory of their own
-        return 0
 
 
 def _state(module: nn.Module) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -22,6 +22,8 @@ __all__ = [
     "differing_rows",
     "flatten",
     "map_tensors",
+    "memories_of",
+    "memory_of",
     "nbytes",
     "same_bits",
     "snapshot",
@@ -154,6 +156,19 @@ def why_unlike(one: Any, other: Any) -> str | None:
             return "other keys"
         return next(filter(None, (why_unlike(item, other[key]) for key, item in one.items())), None)
     return None
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Where the tensor's storage lies, which its views share; 0: it has none that is its own, or it is empty."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse tensors, and those of torch.func, have no memory of their own
+        return 0
+
+
+def memories_of(tensors: Iterable[Tensor]) -> set[int]:
+    """Where the storages of some tensors lie, of those that have one."""
+    return {memory_of(tensor) for tensor in tensors} - {0}
 
 
 def as_rows(tensor: Tensor) -> Tensor:

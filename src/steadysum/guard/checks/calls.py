@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from steadysum.guard.checks.protocol import Made
-from steadysum.guard.refusal import memory_of
+from steadysum.guard.tensors import memories_of, memory_of
 from steadysum.kernels.problem import FLOATS, SIXTEEN_BIT
 from steadysum.nn import LinearCrossEntropyLoss
 
@@ -122,7 +122,7 @@ def linear_product(made: Made, operands: Operands | None = None) -> LinearProduc
         reason = None if tensor is None and name == "bias" else unusable(tensor)
         if reason is not None:
             return f"its {name} {reason}"
-    written = {memory_of(tensor) for tensor in made.written} - {0}
+    written = memories_of(made.written)
     for name, tensor in (("input", input), ("weight", weight), ("bias", bias)) if written else ():
         if tensor is not None and memory_of(tensor) in written:
             return f"the call has changed its {name}; protect(..., restore=True) takes a copy"

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from steadysum.guard.checks.calls import call_of, linear_product
 from steadysum.guard.checks.protocol import Made
-from steadysum.guard.refusal import memory_of
-from steadysum.guard.tensors import as_rows, tensors_of
+from steadysum.guard.tensors import as_rows, memories_of, memory_of, tensors_of
 
 __all__ = ["all_finite", "excused_rows", "finite"]
 
@@ -46,7 +45,7 @@ def excused_rows(made: Made, rows: int) -> Tensor | None:  # [rows] bool
     if first is None:
         return torch.zeros(rows, dtype=torch.bool)
     # What the call has written to says nothing of what it was given: an operator in place would excuse itself.
-    written = {memory_of(tensor) for tensor in made.written} - {0}
+    written = memories_of(made.written)
     if not all(memory_of(tensor) in written or all_finite(tensor) for tensor in operands):
         return None
     if memory_of(first) in written or all_finite(first):
