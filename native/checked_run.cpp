@@ -30,9 +30,12 @@ std::int64_t first_damaged_row(const TileKernel& kernel, const Chunk& chunk, int
 
 }  // namespace
 
-void measure_rows(const TileKernel& kernel, const Chunk& chunk, std::int64_t begin, std::int64_t end) {
+void pack_rows(const TileKernel& kernel, const Chunk& chunk, std::int64_t begin, std::int64_t end, float* packed) {
+    kernel.pack_input(*chunk.problem, chunk.row_begin, chunk.rows, begin, end, packed);
+    if (chunk.checks == nullptr) return;
     std::vector<float> row(static_cast<std::size_t>(chunk.problem->depth()));
-    kernel.measure_input(chunk, begin, std::min(end, chunk.padded_rows), row.data());
+    kernel.measure_input(chunk, begin * kernel.panel_rows, std::min(end * kernel.panel_rows, chunk.padded_rows),
+                         row.data());
 }
 
 void expect_checksums(const TileKernel& kernel, const Chunk& chunk, std::int64_t tiles, float* scratch,

@@ -9,9 +9,8 @@
 
 namespace steadysum {
 
-// What checks need to know of some rows of a chunk, from the caller's operands. begin, end: multiples of the panel's
-// rows.
-void measure_rows(const TileKernel& kernel, const Chunk& chunk, std::int64_t begin, std::int64_t end);
+// Packs panels [begin, end) of a chunk's input; where it has checks, its rows are measured while they are in the cache.
+void pack_rows(const TileKernel& kernel, const Chunk& chunk, std::int64_t begin, std::int64_t end, float* packed);
 
 // The checksums that a chunk is expected to have, from its packed input.
 // scratch: per participant, `scratch_floats` that hold logits of kExpectRows rows and a block of weight.

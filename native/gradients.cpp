@@ -66,7 +66,7 @@ void pack(const Kept& kept, float* packed, int threads) {
     const std::vector<Rows> parts = cut(0, kept.chunk.padded_rows / kept.kernel.panel_rows, kPanelsAtATime);
     share(threads, static_cast<std::int64_t>(parts.size()), [&](std::int64_t i, int) {
         const Rows& r = parts[static_cast<std::size_t>(i)];
-        kept.kernel.pack_input(kept.problem, 0, kept.chunk.rows, r.begin, r.end, packed);
+        pack_rows(kept.kernel, kept.chunk, r.begin, r.end, packed);
     });
 }
 
@@ -256,14 +256,7 @@ void GradientWork::keep_logits(const Problem& problem, int threads, const Verifi
     }
     const auto compute = [&] {
         pack(kept, packed, threads);
-        if (verification != nullptr) {
-            const std::vector<Rows> measured = cut(0, chunk.padded_rows, kExpectRows);
-            share(threads, static_cast<std::int64_t>(measured.size()), [&](std::int64_t i, int) {
-                const Rows& r = measured[static_cast<std::size_t>(i)];
-                measure_rows(kept.kernel, chunk, r.begin, r.end);
-            });
-            expect_checksums(kept.kernel, chunk, tiles, scratch, scratch_floats, threads);
-        }
+        if (verification != nullptr) expect_checksums(kept.kernel, chunk, tiles, scratch, scratch_floats, threads);
         compute_tiles(kept, 0, tiles, 0, logits, scratch, scratch_floats, threads);
     };
     if (verification != nullptr)

@@ -132,13 +132,10 @@ void run_wave(const TileKernel& kernel, std::vector<Unit>& units, int threads, W
     }
 
     const auto scratch_of = [&](int participant) { return scratch + scratch_floats * participant; };
-    // Of verified ones the rows are measured while they are in the cache.
     const auto pack = [&] {
         share(threads, static_cast<std::int64_t>(panels.size()), [&](std::int64_t i, int) {
             const Rows& r = panels[static_cast<std::size_t>(i)];
-            const Chunk& c = units[r.unit].chunk;
-            kernel.pack_input(*c.problem, c.row_begin, c.rows, r.begin, r.end, packed[r.unit]);
-            if (verified) measure_rows(kernel, c, r.begin * kernel.panel_rows, r.end * kernel.panel_rows);
+            pack_rows(kernel, units[r.unit].chunk, r.begin, r.end, packed[r.unit]);
         });
     };
     const auto compute = [&](auto&& compute_tile) {
