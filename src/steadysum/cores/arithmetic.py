@@ -112,16 +112,16 @@ class Checksum(NamedTuple):
     """What is known of a tile's weight [columns, H]."""
 
     weight: Tensor  # [columns, H], itself
-    finite: Tensor  # [columns], which are finite
-    sums: Tensor  # [H], fp64, over the finite columns
+    odd: Tensor | None  # [columns], those that hold NaN or infinity; None: there are none
+    sums: Tensor  # [H], fp64, over the others
     norm: float  # of these, Frobenius
 
 
 def checksum(weight: Tensor) -> Checksum:
     """The checksum of a tile's weight [columns, H]."""
-    finite = weight.isfinite().all(dim=1)
-    wide = weight.double().masked_fill(~finite[:, None], 0.0)
-    return Checksum(weight, finite, wide.sum(0), float(wide.norm()))
+    odd = ~weight.isfinite().all(dim=1)
+    wide = weight.double().masked_fill(odd[:, None], 0.0)
+    return Checksum(weight, odd if bool(odd.any()) else None, wide.sum(0), float(wide.norm()))
 
 
 def product_is_right(
@@ -144,27 +144,24 @@ def product_is_right(
     Source: Huang and Abraham, "Algorithm-based fault tolerance for matrix operations", IEEE Trans. Comput. C-33 (1984).
     """
     wide, seen = input.double(), torch.from_numpy(logits)
-    whole = bool(known.finite.all())
-    finite = seen if whole else seen.masked_fill(~known.finite, 0.0)
+    finite = seen if known.odd is None else seen.masked_fill(known.odd, 0.0)
     rounding = (input.shape[1] + logits.shape[1]) ** 0.5 * _UNIT * known.norm * wide.norm(dim=1)
-    bound = _LAMBDA * (rounding + _unit_of(stored) * finite.double().norm(dim=1))
+    if stored is not None:
+        rounding += _unit_of(stored) * finite.double().norm(dim=1)
     off = (finite.sum(dim=1, dtype=torch.float64) - wide @ known.sums).abs()
-    suspect = ~(off <= bound)  # NaN is
-    rows, columns = torch.ones_like(suspect), torch.ones_like(known.finite)
-    return (not bool(suspect.any()) or _elements_are_right(wide, seen, known, stored, suspect, columns)) and (
-        whole or _elements_are_right(wide, seen, known, stored, rows, ~known.finite)
-    )
+    suspect = ~(off <= _LAMBDA * rounding)  # NaN is
+    if bool(suspect.any()) and not _elements_are_right(wide[suspect], known.weight, seen[suspect], stored):
+        return False
+    return known.odd is None or _elements_are_right(wide, known.weight[known.odd], seen[:, known.odd], stored)
 
 
 def _elements_are_right(
-    wide: Tensor,  # [rows, H]
+    x: Tensor,  # [rows, H], fp64
+    weight: Tensor,  # [columns, H]
     seen: Tensor,  # [rows, columns]
-    known: Checksum,
     stored: torch.dtype | None,
-    rows: Tensor,  # [rows], which are judged
-    columns: Tensor,  # [columns], the same
 ) -> bool:
-    x, w, logits = wide[rows], known.weight[columns].double(), seen[rows][:, columns].double()
+    w, logits = weight.double(), seen.double()
     exact, size = x @ w.T, x.abs() @ w.abs().T
     steps = x.shape[1] + 1
     largest = _LARGEST if stored is None else float(torch.finfo(stored).max)
