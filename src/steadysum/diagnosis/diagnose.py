@@ -9,13 +9,13 @@ import inspect
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from steadysum.diagnosis.answering import answer_of
+from steadysum.diagnosis.document import created
 from steadysum.diagnosis.isolation.inputs import FileInputs, MadeInputs, OwnInputs, Source
 from steadysum.diagnosis.probing.catalogue import Probe
 from steadysum.diagnosis.probing.session import Session, Watcher, Wish
@@ -111,7 +111,7 @@ def diagnose(
         causes=(),
         decided=False,
         environment=environment_record(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created(),
         seconds=time.monotonic() - started,
         partial=is_partial,
     )

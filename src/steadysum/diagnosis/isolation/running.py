@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
 
 from steadysum.diagnosis.isolation.arranged import Acted, Condition, VoidError
 from steadysum.diagnosis.isolation.conditions import arrange
@@ -22,7 +21,8 @@ from steadysum.diagnosis.isolation.inputs import Call
 from steadysum.diagnosis.isolation.journal import Journal, Result
 from steadysum.diagnosis.isolation.kept import Outputs, outputs_of, write_outputs
 from steadysum.diagnosis.isolation.quick_digest import quick_digest
-from steadysum.guard.tensors import map_tensors, tensors_of
+from steadysum.guard.restore import Contents
+from steadysum.guard.tensors import tensors_of
 
 __all__ = ["MOST_KEPT", "Ran", "run_all"]
 
@@ -131,16 +131,14 @@ class _Inputs:
 
     def __init__(self, call: Call) -> None:
         self._tensors = list(tensors_of((call.args, call.kwargs)))
-        self._saved: list[Tensor] = map_tensors(lambda one: one.detach().clone(), self._tensors)
+        self._saved = Contents.of(tuple(self._tensors))
         self._versions = [one._version for one in self._tensors]
         self._looks = 0
         self.are_written = False
 
     def restore(self) -> None:
         if self.are_written:
-            with torch.no_grad():
-                for one, saved in zip(self._tensors, self._saved, strict=True):
-                    one.detach().copy_(saved)
+            self._saved.put()
 
     def look(self) -> None:
         if self.are_written:
@@ -150,8 +148,7 @@ class _Inputs:
         if versions != self._versions:
             self.are_written = True
         elif self._looks <= self._LOOKED_AT:
-            pairs = zip(self._tensors, self._saved, strict=True)
-            self.are_written = any(quick_digest([("", a)]) != quick_digest([("", b)]) for a, b in pairs)
+            self.are_written = bool(self._saved.changed().tensors)
 
 
 def _is_memory(error: Exception) -> bool:

@@ -33,7 +33,6 @@ class Control(NamedTuple):
     tally: Tally
     right: str | None  # the digest of the plain result; None: no run gave one
     outputs: Outputs | None  # of it
-    others: tuple[Outputs, ...] = ()  # on other values of the same shapes
 
 
 def evidence_of(
@@ -116,7 +115,7 @@ def pattern_of(tally: Tally, right: str | None, control: Control) -> Pattern | N
     deviating = read_all([path for digest, path in tally.kept.items() if digest != right])
     if whole is None or not deviating:
         return None
-    return outline(whole, deviating, control.others)
+    return outline(whole, deviating)
 
 
 def _outcome(probe: Probe, tally: Tally, unlike: int, control: Control) -> tuple[Outcome, str]:

@@ -18,7 +18,7 @@ _MOST_ROWS: Final = 64
 _WITH_ULPS: Final = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def outline(right: Outputs, deviating: Sequence[Outputs], others: Sequence[Outputs] = ()) -> Pattern | None:  # noqa: ARG001 - as describe
+def outline(right: Outputs, deviating: Sequence[Outputs]) -> Pattern | None:
     """The numbers of a pattern, of the output that differs most often; None: no tensor differs, or none is like it."""
     found = [
         (name, one, [other.tensors[name] for other in deviating if _is_like(one, other.tensors.get(name))])

@@ -164,10 +164,10 @@ class Session:
         if self._plain.ending.kind == "hang":
             self._lose_patience()
         if self._control.right is None or self.is_partial:
-            yield self._of_plain(frozenset())
+            yield self._of_plain()
             return
         references = list(self._compare())
-        yield self._of_plain(frozenset())
+        yield self._of_plain()
         yield from references
         yield from self._same_random_state()
         if (is_first := 1 in self._plain.unlike(self._control.right)) and self._left() > 0.0:
@@ -220,13 +220,13 @@ class Session:
         path = self._plain.kept.get(right or "")
         self._control = Control(self._plain, right, read_outputs(path) if path is not None else None)
 
-    def _of_plain(self, more: frozenset[str]) -> Evidence:
+    def _of_plain(self) -> Evidence:
         made = evidence_of(RERUN, self._plain, self._plain.runs, self._control, self._wish.confidence)
         outputs = self._control.outputs
         tensors = outputs.tensors.values() if outputs is not None else ()
-        if any(one.is_floating_point() and bool(one.isnan().any()) for one in tensors):
-            more |= {"holds_nan"}
-        return replace(made, facts=made.facts | more, control_runs=0, control_deviating=0)
+        holds_nan = any(one.is_floating_point() and bool(one.isnan().any()) for one in tensors)
+        facts = made.facts | {"holds_nan"} if holds_nan else made.facts
+        return replace(made, facts=facts, control_runs=0, control_deviating=0)
 
     def _compare(self) -> Iterator[Evidence]:
         """The plain result against the reference and against float64; it may turn out that a rarer output is right."""
@@ -265,7 +265,7 @@ class Session:
                     found = least
         right = self._control.outputs
         assert right is not None
-        pattern = outline(comparing.rounded_like(reference, right), [right], ()) if found > allowed else None
+        pattern = outline(comparing.rounded_like(reference, right), [right]) if found > allowed else None
         made = judged(probe, tally, found, allowed, pattern)
         return replace(made, facts=made.facts | more)
 
