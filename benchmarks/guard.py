@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bars import QUICK_ROUNDS
+from benchmarks.bars import PAIRS_NEAR_A_BAR, QUICK_ROUNDS
 from benchmarks.results import Measure
 from steadysum import linear_max_sum
 from steadysum.diagnosis.probes import torch_threads
@@ -21,7 +21,6 @@ from steadysum.guard.checks import Check, Checksum, EmbeddingGather, Finite, Max
 from steadysum.timing import measure_in_turn, median_ratio
 
 BAR = 1.05
-PAIRS = 101  # where the bar is: what a check costs is less than two calls differ by (see verification.py)
 ROWS, HIDDEN, WIDTH = 4096, 1024, 4096
 QUICK_ROWS = 512
 VOCAB = 32000
@@ -32,7 +31,7 @@ def measure_guard(quick: bool) -> Iterator[Measure]:
     rows = QUICK_ROWS if quick else ROWS
     rounds = QUICK_ROUNDS if quick else None
     with torch_threads(1), torch.no_grad():
-        yield _linear(Checksum(), torch.float32, rows, rounds or PAIRS, BAR)
+        yield _linear(Checksum(), torch.float32, rows, rounds or PAIRS_NEAR_A_BAR, BAR)
         yield _linear(Checksum(), torch.bfloat16, rows, rounds, None)
         yield _new_weight(rows, rounds)
         yield _linear(Finite(), torch.float32, rows, rounds, None)

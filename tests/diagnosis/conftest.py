@@ -6,6 +6,7 @@ Operands are small integers, for which every order of summation gives the same l
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +32,28 @@ def right(input: Tensor, weight: Tensor) -> MaxSum:
 
 def one_ulp_up(values: Tensor, rows: Tensor | slice | int) -> None:
     values[rows] = torch.nextafter(values[rows], torch.tensor(torch.inf))
+
+
+COUNT = """
+calls = 0
+
+def count():
+    global calls
+    calls += 1
+    return calls
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes operators to a file, as a user's would be; count() in it says which call of its process it is."""
+
+    def write(operators: str) -> Path:
+        path = tmp_path / "operators.py"
+        path.write_text(COUNT + operators)
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,8 @@ OPERATORS = """
 import threading, time
 import torch
 
-calls = 0
-
 def make_inputs(seed=0):
     return (torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)),)
-
-def count():
-    global calls
-    calls += 1
-    return calls
 
 def right(x): return x.double().sum(1).float()
 def tenth_is_wrong(x): return x.sum(1) + float(count() % 10 == 0)
@@ -36,10 +30,8 @@ def hangs(x):
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "operators.py"
-    path.write_text(OPERATORS)
-    return path
+def file(user_file: Callable[[str], Path]) -> Path:
+    return user_file(OPERATORS)
 
 
 def evidence_of(found: Diagnosis, probe: str) -> Evidence:

@@ -16,17 +16,11 @@ import ctypes, os, threading, time
 import numpy as np
 import torch
 
-calls = 0
 hoard = []
 
 def make_inputs(seed=0):
     generator = torch.Generator().manual_seed(seed)
     return (torch.randint(-3, 4, (8, 16), generator=generator).float(),)
-
-def count():
-    global calls
-    calls += 1
-    return calls
 
 def right(x): return x.sum(1)
 def pair(x): return {"sum": x.sum(1), "largest": x.numpy().max(1), "count": 8}
@@ -63,10 +57,8 @@ def prints(x):
 
 
 @pytest.fixture
-def operators(tmp_path: Path) -> Path:
-    path = tmp_path / "operators.py"
-    path.write_text(OPERATORS)
-    return path
+def operators(user_file: Callable[[str], Path]) -> Path:
+    return user_file(OPERATORS)
 
 
 @pytest.fixture

@@ -59,27 +59,21 @@ def bias_sums(product: LinearProduct, sums: WeightChecksums) -> BiasSums:
 
 def row_sums(product: LinearProduct, sums: WeightChecksums, of_bias: BiasSums, dtype: torch.dtype) -> RowSums:
     """The sums of every row, formed in fp32 or float64, some rows at a time."""
-    total, columns = product.output.shape
     checksums = sums.narrow if dtype == torch.float32 else sums.sums
     positions = sums.positions.to(dtype)
     at_once = _AT_ONCE_CPU if product.output.device.type == "cpu" else _AT_ONCE
     of_input, of_output = [], []
-    for some in _pieces(total, at_once // max(product.input.shape[1], 1)):
-        x = product.input[some].to(product.operand_dtype).to(dtype)
+    for rows in torch.split(product.input, max(1, at_once // max(product.input.shape[1], 1))):
+        x = rows.to(product.operand_dtype).to(dtype)
         of_input.append((x @ checksums, torch.linalg.vector_norm(x, dim=1)))
-    for some in _pieces(total, at_once // max(columns, 1)):
-        y = product.output[some].to(dtype)
+    for rows in torch.split(product.output, max(1, at_once // max(product.output.shape[1], 1))):
+        y = rows.to(dtype)
         if of_bias.is_finite is not None:
             y = y.masked_fill(~of_bias.is_finite, 0.0)
         of_output.append((_sums(y, sums.segments, positions), _norms(y, sums.segments)))
     expected, norms = (torch.cat(each).double() for each in zip(*of_input, strict=True))
     seen, roots = (torch.cat(each).double() for each in zip(*of_output, strict=True))
     return RowSums(expected, seen, roots.square(), norms)
-
-
-def _pieces(rows: int, at_once: int) -> list[slice]:
-    step = max(1, at_once)
-    return [slice(start, start + step) for start in range(0, rows, step)]
 
 
 def _sums(
